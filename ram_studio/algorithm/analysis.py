@@ -71,29 +71,29 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Analysis:
-    """Overlap counts of every tensor at every grid point, with where they came from.
+    """Overlap counts of every tensor at every grid point, and the sources that were counted.
 
     agents: names in the order given; bit t of a pattern is agent t.
     tensors: the counted tensors (a head tied to the embedding is counted once, integer tensors
         not at all).
     counts: one group per tensor, one point per epsilon grid entry.
-    magnitudes: per agent, elements by bin of |tau| (0 where tau = 0 is not in any bin).
+    magnitudes: per agent, elements by bin of |tau| (elements with tau = 0 are in no bin).
     fingerprints: of the base ("base") and each agent, to recognize the files.
-    sources: what the user gave for the base and each agent.
+    sources: the paths or ids that the user gave for the base and each agent.
     dtypes: storage dtype of the base and each agent ("BF16", "F32", "mixed").
     rounded: counts with every agent rounded to the base's dtype; only when dtypes differ.
     relations: magnitudes, signs and cosines per tensor at every grid point; None when they were
         not collected.
     steps: unique updates by size in last places, for the rounding meter; None when they were not
-        collected, or when agents were left out (what the others alone changed grows then).
-    energies: sums of products of changes over the model, for what a merge retains of each; None
-        when they were not collected.
+        collected, or when agents were left out (the others' unique regions then grow).
+    energies: sums of products of changes over the model, for retained shares; None when they were
+        not collected.
     part_factors: sums for own and shared factors; None where energies are, or agents were left out.
     weighing, module_weighing: sums by tensor for weights, None where part factors are; ``compact``.
-    warnings: what the compatibility check and the pass want the user to know.
+    warnings: of the compatibility check and the counting pass, for the user.
     stacks: counts of single experts in tensors that hold many; None without such tensors.
     is_compact: `relations` are per layer (in the order of ``group_labels``), not per tensor: enough
-        to look at, see ``compact``.
+        for previews, see ``compact``.
     """
 
     agents: tuple[str, ...]
@@ -119,12 +119,12 @@ class Analysis:
         return f"Analysis({', '.join(self.agents)}: {size})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the preview at the default settings."""
+        """Return the preview at the default settings, for notebooks."""
         return f"<p>{html.escape(repr(self))}</p>{self.to_frame().to_html(index=False)}"
 
     @property
     def has_magnitudes(self) -> bool:
-        """Whether sums of |tau| are known for each tensor, as a merge by magnitude needs them."""
+        """Whether it has sums of |tau| for each tensor, which a merge by magnitude needs."""
         return self.relations is not None and not self.is_compact
 
     @property
@@ -139,11 +139,11 @@ class Analysis:
 
     @cached_property
     def experts(self) -> StackCounts:
-        """Routers and experts with their counts; without any in a dense model."""
+        """Routers and experts with their counts; empty for a dense model."""
         return experts_of(self.names, self.counts, self.stacks)
 
     def group_labels(self, by: str) -> tuple[str, ...]:
-        """Return the labels of the groups that ``by`` makes of the tensors, in model order."""
+        """Return the group labels of a grouping of the tensors, in model order."""
         return self.experts.labels if by == "expert" else labels_of(self.names, by)
 
     def group_index(self, by: str) -> Int[np.ndarray, " tensors"]:
@@ -173,14 +173,14 @@ class Analysis:
         if by not in groups:
             raise AnalysisError(
                 f"A compact analysis holds magnitudes, signs and cosines by layer, not by {by}; "
-                "take the whole analysis."
+                "use the whole analysis."
             )
         return self.require_relations().grouped(groups[by])
 
     def compact(self) -> Analysis:
-        """Return what previews need: counts of each tensor as they are, relations by layer.
+        """Return a smaller analysis for previews: counts by tensor, relations by layer.
 
-        Sums for weights are by layer, too, and by layer and module at epsilon 0 and the usual one.
+        Sums for weights are by layer, too, and by layer and module at epsilon 0 and the default.
         """
         if self.is_compact:
             return self
@@ -270,7 +270,7 @@ class Analysis:
             where a part is empty or unknown; "methods" has all of these for the plain average and
             sum (any scale is a multiple of the sum's factors), or is None.
         Raises: AnalysisError for rule ``ram+m`` without them, and for weights without sums for
-        them; SettingsError for weights of agents that there are not.
+        them; SettingsError for weights of unknown agents.
         """
         scaling.check_scaling(rule, r, alpha)
         if rule == scaling.MAGNITUDE_RULE:
@@ -305,10 +305,10 @@ class Analysis:
     def _settings_of_tensors(
         self, point: int, lambdas: Sequence[float], weights: Mapping[str, float | Sequence[float]]
     ) -> GroupSettings:
-        """Return how every tensor is merged with weights."""
+        """Return the merge settings of every tensor under these weights."""
         if unknown := [name for name in weights if name not in self.agents]:
             known = ", ".join(self.agents)
-            raise SettingsError(f"There is no agent {unknown[0]!r} to weigh; there are {known}.")
+            raise SettingsError(f"Weights name agent {unknown[0]!r}; the agents are {known}.")
         own = [weights.get(name, 1.0) for name in self.agents]
         shared = np.array([[at_depth(w, d) for w in own] for d in depths_of(self.names)])
         return GroupSettings.uniform(point, shared * lambdas, shared)
@@ -319,7 +319,7 @@ class Analysis:
         point: int,
         weights: Mapping[str, float | Sequence[float]],
     ) -> dict[str, Any] | None:
-        """Say what a preview retains of each agent; return the same for other methods."""
+        """Add retained shares to each agent's preview; return those of other methods."""
         energies, parts = self.energies, self.part_factors
         if energies is None:
             for agent in agents.values():
@@ -343,7 +343,7 @@ class Analysis:
         }
 
     def merged_retained(self, settings: GroupSettings) -> dict[str, dict[str, Any]]:
-        """Return what a merge retains of each agent. Raises: AnalysisError without sums for it."""
+        """Return a merge's retained share of each agent. Raises: AnalysisError without its sums."""
         energies, parts, sums = self.energies, self.part_factors, self.weighing
         if energies is None or energies.products is None:
             raise AnalysisError(
@@ -384,12 +384,12 @@ class Analysis:
     def plot(
         self, kind: str = "patterns", point: int = DEFAULT_INDEX, *, agent: str | None = None
     ) -> go.Figure:
-        """Return a figure of plotly, as the app draws it.
+        """Return one of the app's plotly figures.
 
-        Args: kind: "patterns" (which agents changed the same weights), "layers" (where one agent
-            did, by layer and module), "towers" or "experts"; point: index into EPSILON_GRID;
-            agent: whose layers, by default the first's.
-        Raises: SettingsError for another kind, or one that the model has nothing of.
+        Args: kind: "patterns" (which agents changed the same weights), "layers" (share that one
+            agent changed, by layer and module), "towers" or "experts"; point: index into
+            EPSILON_GRID; agent: the agent of "layers", by default the first.
+        Raises: SettingsError for another kind, or one that does not apply to the model.
         """
         from ram_studio.algorithm.figures.catalog import plot
 
@@ -442,7 +442,7 @@ class Analysis:
         *,
         magnitude: Float[np.ndarray, "tensors agents 2"] | None = None,
     ) -> Float[np.ndarray, "tensors agents"]:
-        """Return rho of each agent as seen from each tensor (infinite where unique = 0).
+        """Return rho of each agent for each tensor (infinite where unique = 0).
 
         point: on the epsilon grid, or one for each tensor. scope: over the whole model (the paper),
             the tensor's layer, or the tensor alone.
@@ -457,15 +457,15 @@ class Analysis:
         return relations.group_ratios(sums, self.groups(by))[self.group_index(by)]
 
     def dialects(self, point: int = DEFAULT_INDEX) -> dict[str, Float[np.ndarray, " agents"]]:
-        """Return each agent's lambda as other implementations have it, see ``scaling.PRESETS``.
+        """Return each agent's lambda in other implementations, see ``scaling.PRESETS``.
 
-        Where rho is counted in each tensor: their mean over the agent's unique elements, or 1.
+        Where rho is counted per tensor: the mean lambda of the agent's unique elements, or 1.
         """
         unique = self.counts.shared[:, point, :, 0]
         found = {}
         for name, preset in scaling.PRESETS.items():
             ratios, is_global = self.ratios(point, preset["scope"]), preset["scope"] == "global"
-            own = ratios[:1] if is_global else ratios  # the model's are alike from every tensor
+            own = ratios[:1] if is_global else ratios  # one value for all tensors
             factors = scaling.scaling_factors(own, "ram+", preset["r"], preset["alpha"])
             if is_global and len(factors):
                 found[name] = factors[0]

@@ -1,6 +1,6 @@
 """The epsilon grid: the thresholds at which the analysis counts exactly.
 
-Owns the bins of |tau| and the points users move on. Knows nothing of tensors or files.
+Defines the bins of |tau| and the grid points that users choose from, without tensors or files.
 
 A bin is a range of float32 bit patterns, 128 to an octave, shifted so that the paper's 1e-5 is an
 edge: ``bin = (bits(|tau|) - bits(1e-5) - 1) >> 16`` (arithmetic shift). Bin k therefore holds
@@ -27,7 +27,7 @@ LOWEST_BIN = -1536
 """12 octaves below 1e-5 (2.4e-9); smaller changes are counted in this bin, never dropped."""
 
 BIN_COUNT = 4096
-"""32 octaves: up to 10.5 and whatever lies above it."""
+"""32 octaves, up to 10.5; larger changes are counted in the last bin."""
 
 
 def edge_value(index: int) -> float:
@@ -53,7 +53,7 @@ def _build() -> tuple[tuple[float, ...], np.ndarray]:
     wanted = [s * 10.0**d for d in range(-8, 0) for s in steps] + [1.0]
     edges = sorted({_nearest_edge(v) for v in wanted})
     values = (0.0, *(edge_value(e) for e in edges))
-    # Bin from which on an element is active at each point; at epsilon 0 every change is.
+    # First bin in which an element is active at each point; at epsilon 0 every change is active.
     return values, np.array([0, *edges], dtype=np.int64)
 
 
@@ -80,8 +80,8 @@ def check_epsilon(epsilon: float) -> float:
 def float32_threshold(epsilon: float) -> np.float32:
     """Return the largest float32 <= ``epsilon``.
 
-    For float32 tau, ``|tau| > epsilon`` and ``|tau| > float32_threshold(epsilon)`` are the same
-    statement, so comparing in float32 loses nothing.
+    For float32 tau, ``|tau| > epsilon`` and ``|tau| > float32_threshold(epsilon)`` are equivalent,
+    so comparing in float32 is exact.
 
     Raises: SettingsError for a negative or non-finite epsilon.
     """
@@ -91,7 +91,7 @@ def float32_threshold(epsilon: float) -> np.float32:
 
 
 def find_grid_index(epsilon: float) -> int | None:
-    """Return the epsilon grid index that means the same threshold as ``epsilon``, or None."""
+    """Return the grid index with the same threshold as ``epsilon``, or None."""
     index = snap(epsilon)
     same = float32_threshold(EPSILON_GRID[index]) == float32_threshold(epsilon)
     return index if same else None
@@ -100,7 +100,7 @@ def find_grid_index(epsilon: float) -> int | None:
 def snap(epsilon: float) -> int:
     """Return the index of the grid point nearest to ``epsilon`` on a logarithmic scale.
 
-    0 maps to 0, and so does anything nearer to zero than half the lowest point.
+    An epsilon below half of the lowest point above 0 gives index 0.
 
     Raises: SettingsError for a negative or non-finite epsilon.
     """
@@ -133,7 +133,7 @@ class Thresholds:
 
     @property
     def epsilon(self) -> np.float32:
-        """The threshold at the anchor: of a single grid its only one."""
+        """The threshold at the anchor; the only one of a grid of one epsilon."""
         return np.uint32(self.edge_bits).view(np.float32)
 
     @property
@@ -148,11 +148,11 @@ def _grid(edge_bits: int, first_bins: np.ndarray) -> Thresholds:
 
 
 def all_thresholds() -> Thresholds:
-    """Return the grid of the whole epsilon grid."""
+    """Return the thresholds of the whole epsilon grid."""
     return _grid(EDGE_BITS, GRID_BINS)
 
 
 def one_threshold(epsilon: float) -> Thresholds:
-    """Return the bins of one epsilon off the grid, shifted so that it is an edge."""
+    """Return a threshold off the grid, with bins shifted so that it is an edge."""
     bits = int(float32_threshold(epsilon).view(np.uint32))
     return _grid(bits, np.array([-LOWEST_BIN], dtype=np.int64))

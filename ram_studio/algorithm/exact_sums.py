@@ -1,9 +1,9 @@
 """Sums of float64 arrays that are never rounded before the end: the same in any order.
 
-A sum is kept as several arrays whose exact total it is. Adding goes through them with Knuth's
-two-sum, which splits a + b into the rounded sum and what rounding took; what is left at the end
-becomes one more array. So partial sums of threads, tensors or machines add up to the very bits of
-the sum of all of it.
+A sum is stored as several arrays, whose exact total it is. A value is added to each of them in turn
+with Knuth's two-sum, which splits a + b into the rounded sum and its rounding error; the last error
+becomes one more array. So partial sums of threads, tensors or machines add up to the same bits as
+one sum over everything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SPLIT = float(2**27 + 1)
 class ExactSum:
     """The exact sum of arrays of one shape.
 
-    terms: arrays that add up to it, most significant first; none is a sum of zeros.
+    terms: arrays that add up to the sum, most significant first; empty for a sum of zeros.
     """
 
     def __init__(self, shape: tuple[int, ...], terms: Sequence[np.ndarray] = ()) -> None:
@@ -35,7 +35,7 @@ class ExactSum:
             self.add(term)
 
     def add(self, values: Float64[np.ndarray, ...], where: Any = ...) -> None:
-        """Add finite values: of the whole shape, or of the places ``where`` (each at most once)."""
+        """Add finite values: of the whole shape, or at indices ``where`` (each at most once)."""
         left = np.array(values, dtype=np.float64)
         for term in self.terms:
             if not left.any():
@@ -61,7 +61,7 @@ class ExactTotal:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
-        self._lanes = ExactSum((LANES, *shape))  # so many at a time: a row alone costs as much
+        self._lanes = ExactSum((LANES, *shape))  # adding one row costs as much as LANES
         self._rest = ExactSum(shape)
 
     def add(self, rows: Float64[np.ndarray, "rows ..."]) -> None:
@@ -71,14 +71,14 @@ class ExactTotal:
             self._lanes.add(some, slice(len(some)))
 
     def join(self, terms: Float64[np.ndarray, "terms ..."]) -> None:
-        """Add what another one packed."""
+        """Add the packed terms of another total."""
         for term in terms:
             self._rest.add(term)
 
     def packed(self) -> Float64[np.ndarray, "terms ..."]:
-        """Return the fewest arrays that add up to it: the same bits whatever came in which order.
+        """Return the fewest arrays that add up to the total: the same bits in any order of adding.
 
-        The first is the total rounded once, each further one what is left, rounded once.
+        The first is the total rounded once, each further one the remainder, rounded once.
         """
         every = [*self._rest.terms, *(lane for term in self._lanes.terms for lane in term)]
         size = math.prod(self.shape)
@@ -91,7 +91,7 @@ class ExactTotal:
 
 
 def _expansion(values: list[float]) -> list[float]:
-    """Return the total rounded once, then what is left of it rounded once, and so on."""
+    """Return the total rounded once, then the remainder rounded once, and so on."""
     found: list[float] = []
     while (left := math.fsum(values)) and math.isfinite(left):
         found.append(left)
@@ -102,11 +102,10 @@ def _expansion(values: list[float]) -> list[float]:
 def exact_product(
     a: Float64[np.ndarray, ...], b: Float64[np.ndarray, ...]
 ) -> tuple[Float64[np.ndarray, ...], Float64[np.ndarray, ...]]:
-    """Return two arrays that add up to a b exactly: the rounded product, and what rounding took.
+    """Return two arrays that add up to a b exactly: the rounded product and its rounding error.
 
     By Dekker (1971), "A floating-point technique for extending the available precision", which
-    splits each factor into two of 26 digits; for products
-    between 1e-290 and 1e290, and 0.
+    splits each factor into two of 26 bits; for products between 1e-290 and 1e290, and 0.
     """
     product = a * b
     (a1, a2), (b1, b2) = _halves(a), _halves(b)

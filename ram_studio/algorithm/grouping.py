@@ -1,7 +1,7 @@
-"""Tensors put into groups: by layer, kind of module, tower or expert; and how deep they lie.
+"""Groupings of tensors by layer, kind of module, tower or expert; and the depth of each tensor.
 
-Experts that are stored as one stack are counted singly beside the tensors (``StackCounts``): they
-are groups like those that are stored one by one.
+Experts that are stored as one stack are also counted one by one (``StackCounts``), so that they
+are groups like experts that are stored separately.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LABEL_OF: dict[str, Callable[[str], str | None]] = {
     "expert": _label_of_expert,
     "place": lambda name: f"{naming.layer_of(name)} {naming.module_of(name)}",
 }
-"""What each grouping calls a tensor's group; None where it is in none."""
+"""Label of a tensor's group in each grouping; None where it is in none."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class StackCounts:
 
 
 def labels_of(names: Sequence[str], by: str) -> tuple[str, ...]:
-    """Return the labels of the groups that ``by`` makes of some tensors, in model order.
+    """Return the group labels of a grouping of these tensors, in model order.
 
     Raises: SettingsError for a grouping that does not exist.
     """
@@ -67,7 +67,7 @@ def labels_of(names: Sequence[str], by: str) -> tuple[str, ...]:
     found = dict.fromkeys(label for name in names if (label := _LABEL_OF[by](name)) is not None)
     if by == "layer":
         return tuple(naming.sort_layers(set(found)))
-    if by == "tower":  # whatever comes first in the files
+    if by == "tower":  # language first, in any file order
         return tuple(sorted(found, key=lambda tower: tower != naming.LANGUAGE))
     return tuple(found)
 
@@ -94,9 +94,9 @@ def at_depth(value: float | Sequence[Any], depth: float) -> float:
 
 
 def depths_of(names: Sequence[str]) -> list[float]:
-    """Return how deep each tensor of a whole model lies, see ``at_depth``.
+    """Return the depth of each tensor of a whole model, see ``at_depth``.
 
-    What lies in no layer is at 0, the final norm and the head too: so mergekit has it.
+    Tensors outside the layers are at 0, also the final norm and the head, as in mergekit.
     """
     labels = [naming.layer_of(name) for name in names]
     last = max((int(label) for label in labels if label.isdigit()), default=0)
@@ -106,7 +106,7 @@ def depths_of(names: Sequence[str]) -> list[float]:
 def experts_of(
     names: Sequence[str], counts: OverlapCounts, stacks: StackCounts | None
 ) -> StackCounts:
-    """Return routers and experts with their counts, those in stacks singly where that is known."""
+    """Return routers and experts with their counts; stacked experts singly where counted."""
     index = index_of(names, "expert")
     apart = () if stacks is None else (f"/{naming.STACK}",)
     left = {i: g for i, g in enumerate(labels_of(names, "expert")) if not g.endswith(apart)}
@@ -116,18 +116,18 @@ def experts_of(
 
 
 def add_stacks(found: Sequence[StackCounts]) -> StackCounts | None:
-    """Return the counts of parts of a model together; None without any."""
+    """Return the combined counts of parts of a model; None without any."""
     if not found:
         return None
     every = functools.reduce(_join_stacks, found)
     rows: dict[str, list[int]] = {}
-    for row, label in enumerate(every.labels):  # an expert's matrices may lie in several parts
+    for row, label in enumerate(every.labels):  # an expert's matrices may be in several parts
         rows.setdefault(label, []).append(row)
     return stack_counts(rows, every.counts)
 
 
 def stack_counts(rows: Mapping[str, Sequence[int]], counts: OverlapCounts) -> StackCounts:
-    """Return experts whose counts are those of some rows together, by layer and number."""
+    """Return experts with the summed counts of their rows, ordered by layer and number."""
     layers = naming.sort_layers({label.split("/")[0] for label in rows})
     place = {layer: i for i, layer in enumerate(layers)}
 

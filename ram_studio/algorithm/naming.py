@@ -1,4 +1,4 @@
-"""What a tensor is, read off its name: its layer, its kind of module, its tower, its expert.
+"""A tensor's layer, kind of module, tower and expert, from its name.
 
 A tower is a part beside the language model, for images or sound; it counts as one layer, so that
 its own layers do not mix with the language model's of the same numbers.
@@ -24,7 +24,7 @@ _TOWERS = {
     ),
     "speech": re.compile(r"(?:^|\.)(?:talker|token2wav|code2wav)\."),
 }
-"""By names that transformers' multimodal models give them."""
+"""By their names in transformers' multimodal models."""
 _EXPERT = re.compile(r"(?:^|\.)experts\.(?:(\d+)\.)?")
 _SHARED = re.compile(r"(?:^|\.)shared_experts?(?:_gate)?\.")
 _ROUTER = re.compile(
@@ -63,8 +63,8 @@ def layer_of(name: str) -> str:
 def expert_of(name: str) -> str | None:
     """Return which part of a mixture of experts a tensor is, None where it is none.
 
-    An expert's number as text, "experts" for a stack of all, "shared" for what every token meets
-    (with its gate), "router" for what chooses.
+    An expert's number as text, "experts" for a stack of all, "shared" for an expert of all tokens
+    (with its gate), "router" for the router.
     """
     if (match := _EXPERT.search(name)) is not None:
         return match.group(1) or STACK
@@ -74,10 +74,10 @@ def expert_of(name: str) -> str | None:
 
 
 def module_of(name: str) -> str:
-    """Return the kind of module, e.g. "q_proj", "input_layernorm"; biases are kept apart.
+    """Return the kind of module, e.g. "q_proj", "input_layernorm"; biases are kinds of their own.
 
     ``model.layers.3.self_attn.q_proj.bias`` gives "q_proj.bias". A tower's and an expert's modules
-    are kept apart from the language model's of the same name: "vision q_proj", "expert up_proj".
+    differ from the language model's of the same name: "vision q_proj", "expert up_proj".
     """
     parts = name.split(".")
     if len(parts) == 1:
@@ -86,7 +86,7 @@ def module_of(name: str) -> str:
     if expert == ROUTER:
         kind = ROUTER
     elif expert == STACK and parts[-2] == "experts":
-        kind = f"expert {parts[-1]}"  # a stack's tensors are often no modules themselves
+        kind = f"expert {parts[-1]}"  # a stack's tensors are often not modules themselves
     else:
         kind = parts[-2] if not parts[-2].isdigit() else parts[-1]
         kind = f"{'shared ' if expert == SHARED_EXPERT else ''}{'expert ' if expert else ''}{kind}"
@@ -95,7 +95,7 @@ def module_of(name: str) -> str:
 
 
 def sort_layers(labels: set[str]) -> list[str]:
-    """Return layer labels in the order a forward pass meets them; towers last."""
+    """Return layer labels in the order of a forward pass; towers last."""
     order = {EMBEDDING: -1, OTHER: 10**9, HEAD: 10**9 + 1}
     order |= {tower: 10**9 + 2 + i for i, tower in enumerate(_TOWERS)}
     return sorted(labels, key=lambda label: order[label] if label in order else int(label))

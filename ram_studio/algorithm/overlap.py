@@ -1,7 +1,7 @@
 """Overlap counts: how many elements each set of agents changed, at each epsilon.
 
 The counts are int64 and additive: those of two disjoint sets of elements add up to those of their
-union, so tensors, shards, threads and machines may be counted apart in any order.
+union, so tensors, shards, threads and machines may be counted separately in any order.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ram_studio.algorithm.scaling import overlap_unique_ratio
 from ram_studio.algorithm.shapes import Int, Real
 
 MAX_PATTERN_AGENTS = 6
-"""Up to 6 agents every overlap pattern is counted; beyond, only how many share with how many."""
+"""Up to 6 agents every overlap pattern is counted; beyond, only numbers of agents that share."""
 
 
 def counts_dict(shared: Sequence[int], total: int) -> dict[str, Any]:
-    """Return what JSON says of an agent's elements; an infinite rho is None.
+    """Return an agent's counts for JSON; an infinite rho is None.
 
-    shared: those that it changed with exactly 0, 1, ... others, of so many in all.
+    shared: elements that it changed with exactly 0, 1, ... others; total: all elements.
     """
     unique, rest = shared[0], sum(shared[1:])
     rho = overlap_unique_ratio(rest, unique)
@@ -46,8 +46,8 @@ class OverlapCounts:
     numel: elements in each group.
     patterns: elements changed by exactly the agents in the bit mask (bit t is agent t), or None
         for more than MAX_PATTERN_AGENTS agents.
-    shared: elements that agent t changed together with exactly j others (j = 0: unique). Always
-        there; derived from ``patterns`` when these are given.
+    shared: elements that agent t changed together with exactly j others (j = 0: unique). Never
+        None; derived from ``patterns`` when these are given.
     """
 
     numel: Int[np.ndarray, " groups"]
@@ -117,7 +117,7 @@ def keep_sets(
 ) -> Real[np.ndarray, "*groups new"]:
     """Return sums by set of agents as if only these agents (indices, in this order) were merged.
 
-    old, new: what the last axis holds before and after: (bit mask, members that it is about, if
+    old, new: labels of the last axis before and after: (bit mask, members that a sum is about, if
     any, ascending). Sums about an agent that is dropped are left out.
     """
     place = {row: i for i, row in enumerate(new)}
@@ -157,7 +157,7 @@ def patterns_from_chain(
 
     Args:
         chain: int64; first_bins: first bin above epsilon at each point, ascending;
-        numel: elements counted, for the pattern "nobody".
+        numel: elements counted, for the empty pattern.
     """
     sets, agents, _ = chain.shape
     suffix = np.cumsum(chain[:, :, ::-1], axis=-1)[:, :, ::-1]

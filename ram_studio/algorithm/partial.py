@@ -1,8 +1,8 @@
-"""An analysis in parts: what some tensors of a model give, to be added to what the others give.
+"""An analysis in parts: results of some tensors of a model, to be added to those of the others.
 
 Adding is exact: counts are integers, statistics of a tensor are of one part only, and sums over
-the model are not rounded before all parts are in. A whole analysis, also one that a single pass
-makes, is what its parts add up to.
+the model are not rounded before all parts are in. A whole analysis, also of a single pass, is the
+sum of its parts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ram_studio.errors import AnalysisError
 
 @dataclass(frozen=True)
 class ExactSums:
-    """Sums over a model that are still to be rounded, packed (see ``ExactSum.packed``).
+    """Sums over a model, not yet rounded, packed (see ``ExactSum.packed``).
 
     products: the kernels' rows of tau_a tau_b and of part factors at each point; loose, layer: of
         StepCounts.
@@ -42,12 +42,12 @@ class ExactSums:
 
 @dataclass(frozen=True)
 class PartialAnalysis:
-    """What a pass over some tensors gives.
+    """Result of a pass over some tensors.
 
     analysis: of these tensors; without energies and warnings, and its steps' sums are 0.
-    plan: digest of the plan whose parts these are, "" for a whole model in one.
-    parts: number of each part (from 1) -> how many of the tensors are its; rising.
-    of: how many parts there are in all.
+    plan: digest of the plan of these parts, "" for a whole model in one.
+    parts: number of each part (from 1) -> number of its tensors; ascending.
+    of: number of all parts.
     findings: what the compatibility check found.
     sums: None where relations were not collected.
     """
@@ -61,7 +61,7 @@ class PartialAnalysis:
 
     @property
     def missing(self) -> list[int]:
-        """Numbers of the parts that are not in it."""
+        """Numbers of the missing parts."""
         return [number for number in range(1, self.of + 1) if number not in self.parts]
 
     def whole(self) -> Analysis:
@@ -72,7 +72,7 @@ class PartialAnalysis:
         if self.missing:
             raise AnalysisError(
                 f"The analysis holds {parts_text(self.parts, self.of)}; "
-                f"{parts_text(self.missing, self.of)} missing. Analyze what is missing, then add "
+                f"{parts_text(self.missing, self.of)} missing. Analyze the missing parts, then add "
                 "all of them with `ram-studio analysis add`."
             )
         analysis = self.analysis
@@ -110,21 +110,21 @@ def parts_text(numbers: Sequence[int] | Mapping[int, Any], of: int) -> str:
 
 
 def add_partial(found: Sequence[PartialAnalysis]) -> PartialAnalysis:
-    """Return what several parts of one plan give together; the order does not matter.
+    """Return the sum of several parts of one plan; the order does not matter.
 
-    Raises: AnalysisError naming the part that is there twice, or of another plan, or counted
-    otherwise than the first.
+    Raises: AnalysisError naming the part that is given twice, of another plan, or counted with
+    other settings than the first.
     """
     assert found, "there is something to add"
     first = found[0]
     _check_belong_together(found)
     analyses = [partial.analysis for partial in found]
     parts = {number: count for partial in found for number, count in partial.parts.items()}
-    # Tensors of all, in the order of the parts that they are of.
+    # All tensors, in the order of their parts.
     order = np.argsort(np.repeat(list(parts), list(parts.values())), kind="stable")
 
     def join_tensors(name: str) -> Any:
-        """Return counts or relations of all tensors; what no analysis has is None."""
+        """Return counts or relations of all tensors; None where no analysis has any."""
         of_each = [own for s in analyses if (own := getattr(s, name)) is not None]
         if not of_each:
             return None

@@ -1,4 +1,4 @@
-"""What a preview shows of itself: the JSON object it is, in one line and as a table."""
+"""The preview of an analysis: a JSON object that also prints as one line and as a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Preview(dict[str, Any]):
         return f"Preview({', '.join(self['agents'])}: {settings}, alpha {self['alpha']:g}{groups})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: a row for each agent, or each group and agent."""
+        """Return a table for notebooks: a row for each agent, or each group and agent."""
         return f"<p>{html.escape(repr(self))}</p>{self.to_frame().to_html(index=False)}"
 
     def to_frame(self) -> pd.DataFrame:
@@ -57,6 +57,6 @@ def _place(name: str) -> dict[str, str]:
 
 
 def _flat(numbers: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return what a preview nests of an agent, for a table."""
+    """Return the nested numbers of an agent's preview, flat for a table."""
     factors = {f"{part}_factor": value for part, value in numbers["factors"].items()}
     return {"retained": (numbers["retained"] or {}).get("total"), **factors}

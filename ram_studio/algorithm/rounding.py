@@ -1,6 +1,6 @@
 """Storing results in bfloat16, float16 or float32, to nearest or stochastically.
 
-Owns every cast to an output dtype. Stochastic rounding takes its randomness from a counter-based
+Every cast to an output dtype is here. Stochastic rounding takes its randomness from a counter-based
 hash of (seed, tensor name, element index): the result does not depend on blocks, threads or device.
 """
 
@@ -42,8 +42,8 @@ def store(
     """Return ``values`` as elements of the output dtype ("BF16", "F16", "F32"), see STORAGE.
 
     nearest: ties to even; bfloat16 goes through float32, as torch's cast does.
-    stochastic: up or down to a neighbor with probability by distance, so that the mean is kept
-    (bfloat16: of the value as float32); never to infinity; only where ``changed`` is non-zero
+    stochastic: up or down to a neighbor with probability by distance, so that the expected value is
+    exact (bfloat16: the value as float32); never to infinity; only where ``changed`` is non-zero
     (all elements by default), so that unchanged elements cannot move.
 
     Args: key: of the tensor, see ``stream_key``; start: index of values[0] in the tensor.

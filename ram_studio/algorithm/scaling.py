@@ -1,4 +1,4 @@
-"""Overlap-unique ratio, scaling rules, and how other implementations define them.
+"""Overlap-unique ratio, scaling rules, and their definitions in other implementations.
 
 Pure arithmetic on counts. Equations are those of arXiv 2601.13572.
 """
@@ -50,10 +50,10 @@ RULES = tuple(_RULES)
 
 
 def has_lambda(method: str) -> bool:
-    """Say whether a method scales what an agent alone changed by lambda: only RAM's family does.
+    """Return whether a method scales unique elements by lambda: only RAM's family does.
 
-    Of the others provenance and JSON hold the same ratio of stored to own change, which is then the
-    outcome of trimming, dropping and averaging too: no lambda, and shown nowhere as one.
+    For others, provenance and JSON have the same ratio of stored to own change. It then includes
+    trimming, dropping and averaging, so it is never shown as lambda.
     """
     return method in RULES
 
@@ -63,7 +63,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "authors-script": {"r": 0.2, "alpha": 1.0, "scope": "global"},
     "mergekit": {"r": 0.1, "alpha": 0.2, "scope": "tensor"},
 }
-"""RAM+ settings that give what each implementation gives at its defaults.
+"""RAM+ settings that reproduce each implementation at its defaults.
 
 The authors' script has lambda = 1 + (f - 1) min(1, rho) with f = 1.2 in its README, which is RAM+
 with r = f - 1 and alpha = 1 (it divides by zero where unique = 0, and counts a tied head twice);

@@ -1,4 +1,4 @@
-"""jaxtyping's names for annotating arrays, without importing it where nobody reads them.
+"""jaxtyping's names for annotating arrays, without importing it where they are not checked.
 
 Annotations are only evaluated where they are checked, which is in the tests: these import jaxtyping
 before anything else. Elsewhere it would cost 40 ms at every start (it imports asyncio).

@@ -1,4 +1,4 @@
-"""What RAM does to these agents, in one sentence: the worst that can be said, first.
+"""The effect of RAM on these agents, in one sentence about the most serious finding.
 
 Everything is by energy (sums of tau^2), never by count: many small changes may be little of an
 update.
@@ -26,7 +26,7 @@ from ram_studio.algorithm.meters.relation_preview import rounding_preview, round
 from ram_studio.algorithm.meters.storage import SURVIVING, Finding
 
 NOTHING = 0.05
-"""Of an agent with less than this share of its update above epsilon nothing is left in effect."""
+"""An agent with less than this share of its update above epsilon is lost in effect."""
 
 ALMOST_NOTHING = 0.2
 """Below this retained share of an update its loss is worse than any scaling."""
@@ -42,7 +42,7 @@ LITTLE_UNIQUE = 0.1
 """Below this unique share RAM mostly averages."""
 
 ALIKE = 0.3
-"""From this mean cosine on agents share an update, not only places."""
+"""Above this mean cosine agents share an update, not only elements."""
 
 ORTHOGONAL = 0.1
 """Up to this mean cosine arXiv 2607.16062 found no difference between methods."""
@@ -64,12 +64,12 @@ Key = Literal[
 
 
 class Verdict(NamedTuple):
-    """What to expect of a merge.
+    """The verdict on a merge before it runs.
 
     Attributes:
-        key: which verdict it is.
+        key: its identifier.
         tone: "good", "warn" or "bad".
-        lead: the sentence; rest: what follows it, "" for nothing.
+        lead: the first sentence or its beginning; rest: the text after it, may be "".
     """
 
     key: Key
@@ -85,7 +85,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class _Agent:
-    """An agent that changed anything: shares of its update, and its lambda."""
+    """An agent that changed any weight: shares of its update, and its lambda."""
 
     name: str
     index: int
@@ -102,7 +102,7 @@ class _Agent:
 
 @dataclass(frozen=True)
 class _Merge:
-    """A setting of an analysis with what it does to the agents that changed anything."""
+    """A setting of an analysis, and its effect on the agents that changed any weight."""
 
     analysis: Analysis
     point: int
@@ -110,7 +110,7 @@ class _Merge:
 
     @property
     def reduced(self) -> list[_Agent]:
-        """Agents of whose update less than half is retained."""
+        """Agents with a retained share below one half."""
         return [agent for agent in self.agents if agent.retained < LITTLE]
 
 
@@ -121,9 +121,9 @@ def verdict(
     r: float = scaling.DEFAULT_R,
     alpha: float = scaling.DEFAULT_ALPHA,
 ) -> Verdict:
-    """Return what to expect of RAM at a point of the epsilon grid.
+    """Return the verdict on RAM at a point of the epsilon grid.
 
-    How much of each update is left comes first, then how far lambda goes, then what is unique.
+    Checks the retained shares first, then lambda, then the unique shares.
 
     Args: as ``Analysis.preview`` takes them.
     Raises: SettingsError, AnalysisError as ``Analysis.preview`` does.
@@ -154,7 +154,7 @@ def verdict(
 
 
 class LostToEpsilon(NamedTuple):
-    """Agents that an epsilon leaves nothing of in effect, and the sentence that says so."""
+    """Agents whose update an epsilon removes in effect, and the sentence on it."""
 
     agents: tuple[str, ...]
     lead: str
@@ -162,7 +162,7 @@ class LostToEpsilon(NamedTuple):
 
     @property
     def finding(self) -> Finding:
-        """It as a warning."""
+        """The same as a warning."""
         return Finding("lost-to-epsilon", f"{self.lead} {self.rest}", self.agents)
 
 
@@ -175,17 +175,17 @@ def lost_to_epsilon(
     *,
     is_sampled: bool = False,
 ) -> LostToEpsilon | None:
-    """Return which agents an epsilon leaves less than `NOTHING` of, None where there are none.
+    """Return the agents with less than `NOTHING` of their update above epsilon, or None.
 
     Args:
-        left: share of each update above epsilon, by energy, of agents that changed anything.
-        changed: weights that an agent changed at all, of total; is_sampled: by a sample.
-        bounds: what no weight of an agent moved by more than, where that is known.
+        left: share of each update above epsilon, by energy, of agents that changed any weight.
+        changed: weights that an agent changed at epsilon 0, of total; is_sampled: by a sample.
+        bounds: upper bound on the changes of an agent's weights, where known.
     """
     lost = {name: share for name, share in left.items() if share < NOTHING}
     if not lost:
         return None
-    # Of several, the one that has least left speaks for all.
+    # The sentence names the agent with the smallest share above epsilon.
     worst, most = min(lost, key=lost.__getitem__), max(lost.values())
     at_most = "at most " if len(lost) > 1 else ""
     rest = "nothing" if most <= 0 else f"{at_most}{_share(most)}"
@@ -201,9 +201,9 @@ def lost_to_epsilon(
 
 
 def find_lost_agents(analysis: Analysis, point: int = DEFAULT_INDEX) -> LostToEpsilon | None:
-    """Return which agents of an analysis a point of the epsilon grid leaves nothing of.
+    """Return the agents of an analysis whose update is lost at a point of the epsilon grid.
 
-    Without relations only agents of which no weight is left are known.
+    Without relations only agents without any weight above epsilon are known.
     """
     active, energies = analysis.model.active[0], analysis.energies
     moved = {name: t for t, name in enumerate(analysis.agents) if active[0, t]}
@@ -298,7 +298,7 @@ def _check_little_unique(merge: _Merge) -> Verdict | None:
 
 
 def _directions(analysis: Analysis, cosine: float) -> str:
-    """Return what is known of methods where updates share places, not directions."""
+    """Return published findings on methods where updates share elements, not directions."""
     bounds = cosine_bounds(analysis)
     if bounds is None:
         return ""
@@ -370,7 +370,7 @@ _CHECKS: tuple[Callable[[_Merge], Verdict | None], ...] = (
 
 
 def _mean_cosine(norm2: np.ndarray, cross: np.ndarray) -> float:
-    """Return the mean cosine between two agents' updates, pairs weighing as their sizes.
+    """Return the mean cosine between two agents' updates, weighted by their norms.
 
     sum of tau_a . tau_b / sum of |tau_a| |tau_b| over pairs of agents, at epsilon 0; 0 for one.
     """
@@ -398,7 +398,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _share(share: float) -> str:
-    """Return a share in percent: 47 %, 2.9 %, 0.24 %, 99.8 %; neither none nor all if it is not."""
+    """Return a share in percent: 47 %, 2.9 %, 0.24 %, 99.8 %; never rounded to 0 % or 100 %."""
     percent = 100 * float(share)
     if percent <= 0:
         return "0 %"
@@ -410,7 +410,7 @@ def _share(share: float) -> str:
 
 
 def _number(count: float, is_sampled: bool) -> str:
-    """Return how many: 20.9 M; below a million all digits, but of a sample three."""
+    """Return a number as text: 20.9 M; below a million all digits, three for a sample."""
     about = "about " if is_sampled else ""
     for size, unit in ((1e9, "B"), (1e6, "M")):
         if count >= size:

@@ -121,10 +121,10 @@ def convert(
         Sources(model) as sources,
     ):
         for number, (name, info) in enumerate(tensors.items()):
-            for start, piece in _pieces(sources, info, written[name]):
+            for start, chunk in _chunks(sources, info, written[name]):
                 cancel.raise_if_cancelled()
-                writer.write(name, start, piece.data)
-                meter.add(len(piece), name, number)
+                writer.write(name, start, chunk.data)
+                meter.add(len(chunk), name, number)
                 meter.report_progress(on_progress)
         sources.check_unchanged()
         output.keep("whole", writer, b"", lambda flushed: cancel.raise_if_cancelled())
@@ -208,16 +208,16 @@ def _small_files(
     return sidecar_files(model, dtype=DTYPE_WORDS.get(most))
 
 
-def _pieces(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield a tensor's bytes as they are written, a piece at a time: where one begins, and it."""
-    for start, piece in sources.pieces(info, info.nbytes):
+def _chunks(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield a tensor's bytes as they are written, a chunk at a time: where one begins, and it."""
+    for start, chunk in sources.chunks(info, info.nbytes):
         if info.dtype == dtype:
-            yield start, piece
+            yield start, chunk
             continue
         if info.dtype == "F64":
-            values = _narrow(piece.view(np.float64), info.name)
+            values = _narrow(chunk.view(np.float64), info.name)
         else:
-            values = rounding.decode(piece, info.dtype)
+            values = rounding.decode(chunk, info.dtype)
         yield start * 4 // info.element_bytes, values.view(np.uint8)
 
 

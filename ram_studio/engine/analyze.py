@@ -34,11 +34,11 @@ from ram_studio.engine.passes.relating import RelationTally
 
 
 class FitRunKeywords(FitKeywords, RunKeywords):
-    """What to do where an agent does not fit, and how a pass is run, as keyword arguments."""
+    """Policies for agents that do not fit, and options of a pass, as keyword arguments."""
 
 
 def split_keywords(given: FitRunKeywords) -> tuple[FitKeywords, RunKeywords]:
-    """Return the two kinds apart."""
+    """Return the two kinds of keywords separately."""
     fit = {key: value for key, value in given.items() if key in FitKeywords.__annotations__}
     run = {key: value for key, value in given.items() if key not in fit}
     return cast(FitKeywords, fit), cast(RunKeywords, run)
@@ -56,8 +56,8 @@ def load(
 ) -> CompatibilityReport:
     """Open the base and the agents (folders or Hub ids) and check that they fit together.
 
-    stream: passes read the weights of Hub ids where they are, unless they are in the cache; by
-    default they are downloaded. known: headers of sources at URLs, by name.
+    stream: passes read uncached weights of Hub ids over the network; by default they are
+    downloaded. known: headers of sources at URLs, by name.
 
     Raises: CheckpointError, HubError, CompatibilityError; Stopped when cancelled.
     """
@@ -80,7 +80,7 @@ def inspect(
 ) -> CompatibilityReport:
     """Return how base and agents fit together, from their headers: no weights are downloaded.
 
-    Args: fit: what to do where an agent does not fit, see check_compatibility.
+    Args: fit: policies for agents that do not fit, see check_compatibility.
 
     Raises: CheckpointError, HubError, CompatibilityError.
     """
@@ -121,14 +121,13 @@ def analyze(
     """Return the analysis of some agents and their base: one streaming pass over all files.
 
     Args:
-        base: folder or Hub id; agents: folder or Hub id by name, in the order results keep.
-        relations: also collect what needs more than counts: magnitudes, signs, cosines, what is
-            retained, and the rounding meter's updates. Counting alone is faster: twice where agents
+        base: folder or Hub id; agents: folder or Hub id by name, in the order of all results.
+        relations: also collect statistics beyond counts: magnitudes, signs, cosines, retained
+            shares, and the rounding meter's updates. Counting alone is faster: twice where agents
             changed 3 % of all elements, five times at 10 %, more where most elements changed.
-        stream: read weights of Hub ids where they are, unless they are in the cache; by default
-            they are downloaded.
-        keywords: missing, extra, rows, names, experts_packing (what to do where an agent does not
-            fit, see check_compatibility); device, threads, block_elements, on_progress, cancel.
+        stream: read uncached weights of Hub ids over the network; by default they are downloaded.
+        keywords: missing, extra, rows, names, experts_packing (for agents that do not fit, see
+            check_compatibility); device, threads, block_elements, on_progress, cancel.
 
     Raises: CheckpointError (NonFiniteError for NaN or Inf), CompatibilityError, HubError, Stopped.
     """
@@ -141,9 +140,9 @@ def analyze(
 def analyze_report(
     report: CompatibilityReport, *, relations: bool = True, **run: Unpack[RunKeywords]
 ) -> Analysis:
-    """Return the analysis of checkpoints that were opened and checked already, see ``analyze``.
+    """Return the analysis of checkpoints that are already open and checked, see ``analyze``.
 
-    On other devices than the CPU counts are made there; everything else is collected on the CPU.
+    Another device than the CPU counts elements; everything else is collected on the CPU.
     """
     options = RunOptions.of(**run)
     return partial_analysis(report, options, report.counted, relations=relations).whole()
@@ -157,9 +156,9 @@ def partial_analysis(
     relations: bool = True,
     part: tuple[str, int, int] = ("", 1, 1),
 ) -> PartialAnalysis:
-    """Return what some of the counted tensors give, see ``analyze``.
+    """Return the analysis of some of the counted tensors, see ``analyze``.
 
-    part: digest of the plan, number of the part, and how many there are.
+    part: digest of the plan, number of the part, and number of all parts.
     """
     tensors = list(tensors)
     n_agents = len(report.agents)

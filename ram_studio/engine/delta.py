@@ -1,7 +1,7 @@
 """Sparse deltas: an agent as its base and the elements it changed, exactly.
 
-An element that is kept costs its value and an index of 4 bytes, so that a bfloat16 agent becomes
-smaller where it changed less than a third.
+A stored element takes its value and an index of 4 bytes, so that a bfloat16 agent becomes smaller
+where it changed less than a third.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ONE_FILE = 1 << 62
 
 @dataclass(frozen=True)
 class DeltaInfo:
-    """What a delta holds: bytes of its file and of the agent's weights, and how many elements."""
+    """Sizes of a delta: bytes of its file and of the agent's weights, and numbers of elements."""
 
     path: Path
     base: str
@@ -78,14 +78,14 @@ def make_delta(
 ) -> DeltaInfo:
     """Write the delta of an agent, or of a merge, from its base.
 
-    Reads both twice, a piece at a time; memory grows with the changed elements of one tensor.
+    Reads both twice, in chunks; memory grows with the changed elements of one tensor.
 
     names, experts_packing: how to read the agent, see ``check_compatibility``.
 
     Raises: OutputError when ``out`` exists, cannot be written or is not named .safetensors;
     SettingsError when it would not be smaller than the agent, or a tensor has another dtype or
-    other rows than the base; CheckpointError, CompatibilityError, Stopped. (NaN and -0.0 are kept:
-    bits are compared.)
+    other rows than the base; CheckpointError, CompatibilityError, Stopped. (NaN and -0.0 are
+    stored: bits are compared.)
     """
     out = absolute(out)
     if out.exists():
@@ -141,11 +141,11 @@ def apply_delta(
     *,
     on_progress: ProgressCallback | None = None,
 ) -> Path:
-    """Write the agent that a delta is of, bit for bit, into the folder ``out``.
+    """Write the agent of a delta, bit for bit, into the folder ``out``.
 
     Configuration and tokenizer are the base's.
 
-    Raises: CheckpointError when what comes out is not what the delta was made of;
+    Raises: CheckpointError when the result is not the agent that the delta was made from;
     CompatibilityError for another base; OutputError, Stopped.
     """
     check_output(out, needed_bytes=0)
@@ -165,10 +165,10 @@ def apply_delta(
     ):
         for tensor in report.tensors:
             digest = make_hasher("blake3")
-            for start, piece in sources.pieces(tensor.agents[0], tensor.agents[0].nbytes):
-                meter.add(tensor, piece.nbytes)
-                digest.update(piece.data)
-                writer.write(tensor.name, start, piece.data)
+            for start, chunk in sources.chunks(tensor.agents[0], tensor.agents[0].nbytes):
+                meter.add(tensor, chunk.nbytes)
+                digest.update(chunk.data)
+                writer.write(tensor.name, start, chunk.data)
             if expected.get(tensor.name) != digest.hexdigest():
                 raise CheckpointError(
                     f"Tensor {quoted(tensor.name)} differs from what {printable(delta)} was "
@@ -180,7 +180,7 @@ def apply_delta(
 
 
 def read_info(path: str | Path) -> DeltaInfo:
-    """Return what a delta holds, from its header.
+    """Return the sizes of a delta, from its header.
 
     Raises: CheckpointError for any other file, or a damaged one.
     """
@@ -212,14 +212,14 @@ def _open_delta(path: str | Path) -> tuple[Checkpoint, dict[str, str]]:
     return opened, opened.delta
 
 
-def _bits(piece: np.ndarray, dtype: str) -> np.ndarray:
-    """Return bytes as unsigned integers of an element's width: -0.0 is not 0.0, a NaN is itself."""
+def _bits(chunk: np.ndarray, dtype: str) -> np.ndarray:
+    """Return bytes as unsigned integers of an element's width: -0.0 != 0.0, equal NaN are equal."""
     width = rounding.STORAGE[dtype].itemsize if dtype in rounding.STORAGE else 1
-    return piece.view(f"u{width}")
+    return chunk.view(f"u{width}")
 
 
 class _ReadMeter:
-    """Tells how much of the agent a pass has read, and stops it when asked."""
+    """Reports how much of the agent a pass has read, and stops it on request."""
 
     def __init__(
         self,
@@ -243,13 +243,13 @@ class _ReadMeter:
         self._meter.report_progress(self._on_progress)
 
 
-def _pieces(
+def _chunks(
     tensor: MergeTensor, sources: Sources, meter: _ReadMeter
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield first element, base and agent of each piece of a tensor, as unsigned integers."""
+    """Yield first element, base and agent of each chunk of a tensor, as unsigned integers."""
     own = tensor.agents[0]
     both = zip(
-        sources.pieces(tensor.base, own.nbytes), sources.pieces(own, own.nbytes), strict=True
+        sources.chunks(tensor.base, own.nbytes), sources.chunks(own, own.nbytes), strict=True
     )
     for (start, below), (_, above) in both:
         meter.add(tensor, above.nbytes)
@@ -264,7 +264,7 @@ def _count(
     counts, hashes, below = {}, {}, {}
     for tensor in report.tensors:
         own, base, changed = make_hasher("blake3"), make_hasher("blake3"), 0
-        for _, before, after in _pieces(tensor, sources, meter):
+        for _, before, after in _chunks(tensor, sources, meter):
             changed += int(np.count_nonzero(before != after))
             base.update(before.data.cast("B"))
             own.update(after.data.cast("B"))
@@ -289,7 +289,7 @@ def _arrays(
     """Yield the changed tensors' indices and values."""
     for tensor in report.tensors:
         places, values = [], []
-        for first, before, after in _pieces(tensor, sources, meter):
+        for first, before, after in _chunks(tensor, sources, meter):
             changed = np.flatnonzero(before != after)
             places.append(changed + first)
             values.append(after[changed])
@@ -306,7 +306,7 @@ def _write(
     size: int,
     arrays: Iterator[tuple[str, np.ndarray]],
 ) -> None:
-    """Write the file beside its place and move it there whole."""
+    """Write the file under a temporary name beside ``out``, then move it there."""
     with (
         raise_as(OutputError, f"{printable(out)} ({shown_bytes(size)}) cannot be written"),
         whole_file(out, flushed=True, replaces=False) as place,

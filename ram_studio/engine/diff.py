@@ -1,4 +1,4 @@
-"""What differs between two models: which modules, layers and experts, by how much, to the bit."""
+"""Differences between two models: which modules, layers and experts, by how much, to the bit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Change:
 
     Attributes:
         name: of the tensor, module, layer or expert.
-        elements, changed: how many there are, and how many of them have other bits.
+        elements, changed: numbers of elements, and of those with other bits.
         norm: of the difference (Frobenius); relative: the same divided by the first model's norm,
             None where that is zero or something is not finite.
         largest: the largest difference of an element.
@@ -70,14 +70,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff:
-    """What differs between two models.
+    """Differences between two models.
 
     Attributes:
         base, model: their sources.
-        tensors: a change for each tensor of floating-point numbers; for each expert of a stack one,
+        tensors: a change for each tensor of floating-point numbers, and for each expert of a stack,
             named ``TENSOR[NUMBER]``.
         missing: tensors that only the first model has; extra: only the second.
-        notes: what else to know, as whether codes or layouts differ.
+        notes: other remarks, for example on quantized storage or layouts.
     """
 
     base: str
@@ -104,7 +104,7 @@ class Diff:
 
     @property
     def verdict(self) -> str:
-        """What came out, in one or two sentences."""
+        """The result, in one or two sentences."""
         total = self.total
         count = plural(len(self.tensors), "tensor")
         lost = f" It lacks {plural(len(self.missing), 'base tensor')}." if self.missing else ""
@@ -163,13 +163,13 @@ def diff(
     experts_packing: Packings = "ask",
     **run: Unpack[RunKeywords],
 ) -> Diff:
-    """Compare a model, a merge, an adapter or a delta with the model it should differ from.
+    """Compare a model, a merge, an adapter or a delta with its base.
 
     One streaming pass; memory does not grow with the models.
 
     Args:
         base, model: folders, URLs or Hub ids.
-        adapter: an adapter or an agent of the base: how much of its update the model carries.
+        adapter: an adapter or an agent of the base, to measure which share of it the model has.
         names, experts_packing: how to read them, see ``check_compatibility``; by agent they are
             "model" and "adapter".
         run: threads, block_elements, on_progress, cancel, see RunKeywords.
@@ -231,7 +231,7 @@ class Differing:
         self._lock = threading.Lock()
 
     def blocks(self, block_elements: int) -> Iterator[Block]:
-        """Yield the blocks in order; none reaches from one expert into the next."""
+        """Yield the blocks in order; no block crosses from one expert into the next."""
         return blocks_of(self.tensors, block_elements, every=_expert_elements)
 
     def worker(self, backend: Backend) -> _Worker:
@@ -239,7 +239,7 @@ class Differing:
         return _Worker(self)
 
     def add(self, block: Block, sums: Sequence[float], largest: float) -> None:
-        """Add what a block gave."""
+        """Add the sums of a block."""
         row = self._first[block.tensor_index]
         if (size := _expert_elements(block.tensor)) > 0:
             row += block.start // size
@@ -306,7 +306,7 @@ def _change(name: str, elements: int, sums: np.ndarray, largest: np.ndarray) -> 
 
 
 def _is_stack(tensor: MergeTensor) -> bool:
-    """Say whether a tensor holds all experts of a layer, one after another."""
+    """Return whether a tensor holds all experts of a layer, one after another."""
     return naming.expert_of(tensor.name) == naming.STACK and len(tensor.shape) > 1
 
 
@@ -315,7 +315,7 @@ def _expert_elements(tensor: MergeTensor) -> int:
 
 
 def _label(name: str, group: str) -> Sequence[str]:
-    """Return the group of a tensor, none or one, as ``grouping`` calls it."""
+    """Return the group label of a tensor in a grouping, none or one."""
     tensor, bracket, number = name.rstrip("]").partition("[")
     if group == "expert" and bracket:
         return [expert_label(naming.layer_of(tensor), number)]

@@ -1,4 +1,4 @@
-"""Progress and cancelling of long jobs, without knowing who watches."""
+"""Progress and cancellation of long jobs, independent of how they are shown."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from ram_studio.errors import Stopped
 
 GROUND_SECONDS = 1.0
-"""Seconds of steady work after which the time that is left can be told."""
+"""Seconds of steady work after which the remaining time is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job has come.
+    """Progress of a job.
 
     stage: "analyze", "count", "merge", "write" (a delta), "hash" (of sources), "flush" (the output
-    to the disk, where that takes long) or "upload" (to a URL); tensor: the tensor or file worked
-    on last; tensor_index: how many tensors or files were begun so far, of tensor_count;
+    to the disk, where that takes long) or "upload" (to a URL); tensor: the last tensor or file
+    worked on; tensor_index: tensors or files begun, of tensor_count;
     done_bytes, total_bytes: bytes read from all checkpoints, or flushed; seconds: since the stage
-    began. late_bytes, late_seconds: how much of both had gone when the first bytes were done, which
-    may have waited for a compiler or a disk: the time that is left follows from what came after.
+    began. late_bytes, late_seconds: both at the first report, which may have waited for a compiler
+    or a disk: the remaining time is estimated from later progress alone.
     """
 
     stage: str
@@ -42,14 +42,14 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Bytes read a second."""
+        """Bytes read per second."""
         return self.done_bytes / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds left of this stage, as fast as since its first bytes; None before that is known.
+        """Estimated seconds left of this stage, at the rate since its first bytes; None if unknown.
 
-        Nothing is said in the first second of steady work: a guess then is far off.
+        None in the first second of steady work, where an estimate would be far off.
         """
         left = self.total_bytes - self.done_bytes
         done, seconds = self.done_bytes - self.late_bytes, self.seconds - self.late_seconds
@@ -62,16 +62,16 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class CancelToken:
-    """Asks a running job to stop; safe to use from any thread.
+    """Requests a running job to stop; safe to use from any thread.
 
-    poll: also asked, for work that is watched by polling.
+    poll: also called, for requests found by polling.
     """
 
     def __init__(self, poll: Callable[[], bool] | None = None) -> None:
         self._event, self._poll = threading.Event(), poll
 
     def cancel(self) -> None:
-        """Ask the job to stop. It raises Stopped within a block's time and leaves nothing."""
+        """Request a stop. The job raises Stopped within a block's time and leaves no files."""
         self._event.set()
 
     @property
@@ -79,7 +79,7 @@ class CancelToken:
         return self._event.is_set() or bool(self._poll and self._poll())
 
     def raise_if_cancelled(self) -> None:
-        """Raise Stopped once stopping was asked for."""
+        """Raise Stopped after a stop was requested."""
         if self.is_cancelled:
             raise Stopped("Stopped; nothing was left behind.")
 
@@ -108,7 +108,7 @@ class Meter:
                 self._tensor, self._tensor_index = tensor, tensor_index + 1
 
     def read(self) -> Progress:
-        """Return the progress so far."""
+        """Return the current progress."""
         with self._lock:
             return Progress(
                 self._stage,
@@ -122,6 +122,6 @@ class Meter:
             )
 
     def report_progress(self, on_progress: ProgressCallback | None) -> None:
-        """Report the progress so far to whoever watches."""
+        """Report the current progress to the callback."""
         if on_progress:
             on_progress(self.read())

@@ -1,4 +1,4 @@
-"""What a method needs to know before the first block: from an analysis, or by a pass of its own."""
+"""Facts that a method needs before the first block: from an analysis, or by a separate pass."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def find_facts(
     analysis: Analysis | None,
     run: RunOptions,
 ) -> CollectedFacts:
-    """Return what a method with these needs and settings is prepared with.
+    """Return the facts for a method with these needs and settings.
 
-    What the analysis tells is taken from it; one pass counts all the rest. On the analysis's
-    epsilon grid its counts are exact; it knows |tau| by size of the whole model only (scope
+    Facts in the analysis are taken from it; one pass counts the others. On the analysis's
+    epsilon grid its counts are exact; its histogram of |tau| is of the whole model only (scope
     "global").
 
-    settings: of each of ``report.merged``; filters may give some an epsilon or a scope of their
-    own. Counts are then of every tensor at its own epsilon.
+    settings: of each of ``report.merged``; filters may give some their own epsilon or scope.
+    Counts are then of every tensor at its own epsilon.
     analysis: of these files, see ``check_analysis``.
 
     Raises: NonFiniteError, SourceChangedError, Stopped.
@@ -92,7 +92,7 @@ def find_facts(
 
 
 _Counts = dict[float, tuple[OverlapCounts, np.ndarray | None] | None]
-"""By epsilon: counts, and sums of |tau| where asked for; None where still to be counted."""
+"""By epsilon: counts, and sums of |tau| where requested; None where not yet counted."""
 
 
 def _count(
@@ -147,7 +147,7 @@ def _select_own_epsilons(
 def _sizes(
     bins: np.ndarray, numel: Sequence[int], scopes: Sequence[str], rows: Sequence[int]
 ) -> Magnitudes:
-    """Return |tau| by size over the tensor or the whole model, as each tensor's scope has it.
+    """Return |tau| by size over the tensor or the whole model, by each tensor's scope.
 
     bins: of each tensor, or one of the whole model where no scope is "tensor".
     """
@@ -167,9 +167,9 @@ def _sizes(
 def _at_epsilon(
     analysis: Analysis, epsilon: float, by_magnitude: bool
 ) -> tuple[OverlapCounts, np.ndarray | None] | None:
-    """Return an analysis's counts at one epsilon, and sums of |tau| there if asked for.
+    """Return an analysis's counts at one epsilon, and sums of |tau| there on request.
 
-    None where the epsilon is not on the epsilon grid, or it has no such sums.
+    None where the epsilon is not on the epsilon grid, or the sums are missing.
     """
     point = find_grid_index(epsilon)
     if point is None or (by_magnitude and not analysis.has_magnitudes):

@@ -1,8 +1,8 @@
 """Merges in memory: into a loaded torch model of the base and back to it, or as tensors.
 
-For sweeps and checks, which look at a merge once and throw it away: no checkpoint is written, and
-the counting pass is made once for all settings. The merged bytes are those that `merge` would have
-written: it is the same job with another sink.
+For sweeps and checks, which use a merge once: no checkpoint is written, and one counting pass
+serves all settings. The merged bytes are those that `merge` would have written: it is the same job
+with another sink.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class InMemoryMerge:
     """A merge in memory.
 
     Attributes:
-        recipe: which gives the same bytes with `merge`.
-        agents: each one's numbers.
-        seconds: of this merge alone; counting passes that later merges use again are included in
-            the first one that needed them.
+        recipe: gives the same bytes with `merge`.
+        agents: numbers of each agent.
+        seconds: of this merge alone; a counting pass that later merges reuse is included in the
+            first one that needed it.
         tensors: by the base's names and in file order: those of the model, flat, or new ones.
     """
 
@@ -61,17 +61,17 @@ class InMemoryMerge:
 
 
 class InMemoryMerger:
-    """Puts merges of some agents into a loaded model of the base, and takes them out again.
+    """Copies merges of some agents into a loaded model of the base, and restores the base.
 
-    Agents are streamed from their files each time (a sweep finds them in the page cache), so that
-    memory stays at one model whatever their number.
+    Agents are streamed from their files each time (in a sweep, from the page cache), so that memory
+    stays at one model for any number of agents.
 
     Args:
         model: a torch module of the base in the base's dtype or a wider one, on any device; its
             state dict has the checkpoint's names (tied heads may share storage); None before `use`.
-        report: of the base and all agents that recipes will name, see `engine.analyze.load`.
+        report: of the base and all agents that recipes name, see `engine.analyze.load`.
         analysis: of the same files; else one is counted when a recipe first needs it.
-        run: device, threads, block_elements, on_progress, cancel of the merging, see RunKeywords.
+        run: device, threads, block_elements, on_progress, cancel of the merge, see RunKeywords.
 
     Raises: CompatibilityError when the model does not hold the base's weights.
     """
@@ -90,18 +90,18 @@ class InMemoryMerger:
         self.use(model)
 
     def use(self, model: Any) -> None:
-        """Put merges into this model from now on, see the class; None lets go of the last one."""
+        """Copy merges into this model from now on, see the class; None releases the last one."""
         self._targets: dict[str, Any] = {}
         if model is not None:
             self._targets = flat_tensors(model.state_dict(), self.report.tensors)
-            self._pour_base(compare=True)
+            self._copy_base(compare=True)
 
     @property
     def has_model(self) -> bool:
         return bool(self._targets)
 
     def report_of(self, recipe: Recipe) -> CompatibilityReport:
-        """Return the report of a recipe's agents, which are found by name.
+        """Return the report of a recipe's agents, matched by name.
 
         Raises: SettingsError for an unknown one.
         """
@@ -120,7 +120,7 @@ class InMemoryMerger:
     def analysis_of(self, recipe: Recipe) -> Analysis | None:
         """Return the analysis of a recipe's agents; None where a pass has to count them.
 
-        Of too many agents some cannot be taken out of the counts.
+        Counts of too many agents cannot be reduced to fewer.
         """
         names = tuple(recipe.agents)
         if self.analysis is None or names == self.analysis.agents:
@@ -128,9 +128,9 @@ class InMemoryMerger:
         return None if self.analysis.counts.patterns is None else self.analysis.select(names)
 
     def apply(self, recipe: Recipe) -> InMemoryMerge:
-        """Put the merge of a recipe into the model, whatever was in it before.
+        """Copy the merge of a recipe into the model, and replace all of its weights.
 
-        The recipe's agents are found by name among the report's; its base is the model's.
+        The recipe's agents are matched by name with the report's; its base is the model's.
 
         Raises: as `merge`; SettingsError when the model's dtype cannot hold the output's. A merge
         that fails or is stopped leaves the base in the model.
@@ -146,9 +146,9 @@ class InMemoryMerger:
         return InMemoryMerge(recipe, agents, time.monotonic() - start, self._targets)
 
     def change_norm(self, recipe: Recipe) -> float:
-        """Return how far a merge's stored weights lie from the base (Euclidean).
+        """Return the Euclidean distance of a merge's stored weights from the base.
 
-        It is merged once more for that, into no model.
+        It runs the merge once more, without changing the model.
 
         Raises: as `apply`.
         """
@@ -159,25 +159,25 @@ class InMemoryMerger:
         return math.sqrt(math.fsum(sink.squares))
 
     def apply_agent(self, name: str) -> None:
-        """Put one agent's own weights into the model; the base's where it has none.
+        """Copy one agent's own weights into the model; the base's where it has none.
 
         Raises: SettingsError for an unknown agent, or when the model's dtype cannot hold it.
         """
         names = [agent.name for agent in self.report.agents]
         if name not in names:
-            raise SettingsError(f"There is no agent {quoted(name)}; there are {', '.join(names)}.")
+            raise SettingsError(f"The agent is {quoted(name)}; expected one of {', '.join(names)}.")
         position = names.index(name)
         own = [(t, t.agents[position], t.common_numel[position]) for t in self.report.tensors]
         check_fits({t.name: source.dtype for t, source, _ in own}, self._targets)
-        self._pour_base()
-        self._pour([piece for piece in own if piece[1] is not piece[0].base])
+        self._copy_base()
+        self._copy_tensors([chunk for chunk in own if chunk[1] is not chunk[0].base])
 
     def restore(self) -> None:
-        """Put the base back: every element is bit-equal to what the model was loaded with."""
-        self._pour_base()
+        """Restore the base: every element is bit-equal to the loaded model's."""
+        self._copy_base()
 
     def _plan(self, job: MergeJob) -> Plan:
-        """Return a job's plan; what it has to count of all agents is kept for the next ones."""
+        """Return a job's plan; an analysis of all agents is cached for the next plans."""
         if not job.needs & {Need.RATIOS, Need.MAGNITUDES}:
             return job.plan()
         by_magnitude = Need.MAGNITUDE_RATIOS in job.needs
@@ -185,10 +185,10 @@ class InMemoryMerger:
             self.analysis = _count(self.report, self._run, by_magnitude)
         return job.plan(self.analysis_of(job.recipe))
 
-    def _pour_base(self, *, compare: bool = False) -> None:
-        self._pour([(t, t.base, t.numel) for t in self.report.tensors], compare=compare)
+    def _copy_base(self, *, compare: bool = False) -> None:
+        self._copy_tensors([(t, t.base, t.numel) for t in self.report.tensors], compare=compare)
 
-    def _pour(
+    def _copy_tensors(
         self, sources: Sequence[tuple[MergeTensor, TensorInfo, int]], *, compare: bool = False
     ) -> None:
         """Copy the first elements of stored tensors into the model, or compare them with it."""
@@ -197,10 +197,10 @@ class InMemoryMerger:
         with Sources(*self.report.checkpoints) as files:
             for tensor, source, numel in sources:
                 nbytes = source.nbytes // max(source.numel, 1) * numel
-                for start, piece in files.pieces(source, nbytes):
-                    if compare:  # what is begun otherwise must be ended
+                for start, chunk in files.chunks(source, nbytes):
+                    if compare:  # a copy must not stop halfway
                         self._run.cancel.raise_if_cancelled()
-                    sink.write(tensor.name, start, piece.data)
+                    sink.write(tensor.name, start, chunk.data)
 
 
 class ResidentMerge:
@@ -212,12 +212,12 @@ class ResidentMerge:
         base: folder or Hub id; agents: folder or Hub id by name.
         device: "auto" and "cpu" keep them in RAM, "cuda" on all GPUs, "cuda:N" on one.
         missing, extra, rows, run: as for `analyze`.
-        relations: as for `analyze`; without them each `ram+m` merge collects magnitudes anew.
+        relations: as for `analyze`; without them each `ram+m` merge collects magnitudes again.
 
     Attributes:
-        report: the checkpoints; analysis: their counts; nbytes: of memory held on the devices.
+        report: the checkpoints; analysis: their counts; nbytes: memory in use on the devices.
 
-    Raises: as `analyze`; SettingsError when the memory that is free does not hold them.
+    Raises: as `analyze`; SettingsError when the free memory is too small.
 
     Example:
         resident = ResidentMerge("base", {"coding": "coder", "memory": "memorizer"})
@@ -240,7 +240,7 @@ class ResidentMerge:
         self.nbytes = self._residence.nbytes
         self._run = replace(options, residence=self._residence)
         self.analysis = _count(self.report, self._run, relations)
-        # Heads that the base stores a second time are not counted, and so not loaded yet.
+        # Heads that the base stores a second time are not counted, so not yet loaded.
         heads = [t for t in self.report.merged if not t.is_counted]
         run_pass(self.report, Counting("load", heads, ()), self._run)
 
@@ -267,7 +267,7 @@ class ResidentMerge:
         """
         start = time.monotonic()
         recipe = recipe_of(self.report, method, settings or {}, **output)
-        cancel = cancel or CancelToken()  # another than that of loading
+        cancel = cancel or CancelToken()  # not the token of loading
         run = replace(self._run, on_progress=on_progress, cancel=cancel)
         job = MergeJob(self.report, recipe, run)
         tensors = self.report.tensors
@@ -293,7 +293,7 @@ def _count(report: CompatibilityReport, run: RunOptions, relations: bool) -> Ana
 
 
 def _reserve(report: CompatibilityReport, options: RunOptions) -> Residence:
-    """Return room for all tensors, a merged model beside them."""
+    """Return memory for all tensors, if a merged model fits besides."""
     devices = options.devices
     free = [free_bytes(name) // devices.count(name) for name in devices]
     merged = sum(t.base.nbytes for t in report.tensors)
@@ -350,7 +350,7 @@ def check_fits(dtypes: Mapping[str, str], targets: Mapping[str, Any]) -> None:
 
 
 def torch_dtype(dtype: str) -> Any:
-    """Return the torch dtype of a dtype as safetensors names it."""
+    """Return the torch dtype of a safetensors dtype name."""
     import torch
 
     if dtype in ("BF16", "BOOL"):
@@ -360,14 +360,14 @@ def torch_dtype(dtype: str) -> Any:
 
 
 class TensorSink:
-    """Takes pieces of stored tensors into flat ones of any device; lets go of all others."""
+    """Copies chunks of stored tensors into flat ones of any device; ignores all others."""
 
     def __init__(self, targets: dict[str, Any], dtypes: dict[str, str]) -> None:
         self._targets = targets
         self._dtypes = {name: torch_dtype(dtype) for name, dtype in dtypes.items()}
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Put a piece of a tensor's data where it belongs."""
+        """Copy a chunk of a tensor's data to its target."""
         if name not in self._targets or memoryview(buffer).nbytes == 0:
             return
         import torch
@@ -378,7 +378,7 @@ class TensorSink:
             self._put(name, self._targets[name][start : start + len(values)], values)
 
     def put(self, block: Block, stored: Any) -> None:
-        """Take a merged block from the device where it is."""
+        """Copy a merged block from its device."""
         if (target := self._targets.get(block.tensor.name)) is not None:
             target[block.start : block.start + block.n].copy_(stored)
 
@@ -387,7 +387,7 @@ class TensorSink:
 
 
 class _ChangeSink:
-    """Adds up the squares of what is merged less the base; a tied head counts once."""
+    """Adds up the squares of merged minus base elements; a tied head counts once."""
 
     def __init__(self, job: MergeJob, files: Sources) -> None:
         self._tensors = {t.name: t for t in job.report.counted}
@@ -395,7 +395,7 @@ class _ChangeSink:
         self.squares: list[float] = []
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Take a piece of a tensor's data."""
+        """Add a chunk of a tensor's data."""
         if (tensor := self._tensors.get(name)) is None or not memoryview(buffer).nbytes:
             return
         dtype = self._dtypes[name]
@@ -407,7 +407,7 @@ class _ChangeSink:
 
 
 class _Comparison(TensorSink):
-    """Raises where the model holds something else than what is stored."""
+    """Raises where the model differs from the stored tensors."""
 
     def _put(self, name: str, target: Any, values: Any) -> None:
         import torch

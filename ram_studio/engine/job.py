@@ -1,7 +1,7 @@
-"""A merge as a job: what the method needs to know, then every block to a sink.
+"""A merge as a job: collect the method's facts, then merge every block into a sink.
 
 The sink is a checkpoint writer when merging, a comparison with stored bytes when verifying, tensors
-in memory when a merge is only looked at.
+in memory when a merge is used once.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class AgentResult:
 
     scaling_factor: the requested lambda, times the agent's weight (the mean over unique elements
     where they differ by tensor), None for methods that have none or where it is not known;
-    effective_scaling_factor: what the output's dtype stored.
-    rho_m: the ratio by magnitude over the whole model, None unless the method asked for it.
-    effective_interval: of it, 95 %, see ``MergeTally.effective_interval``.
+    effective_scaling_factor: the same as stored in the output's dtype.
+    rho_m: the ratio by magnitude over the whole model, None unless the method needs it.
+    effective_interval: 95 % interval of the effective factor, see ``MergeTally``.
     overlap: elements shared with exactly 0, 1, ... others.
-    retained: what was stored of its update, None when it changed nothing.
+    retained: shares of its update in the stored merge, None when it changed nothing.
     """
 
     rho: float
@@ -73,7 +73,7 @@ class AgentResult:
     retained: RetainedShares | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON contracts say of it: an infinite rho is None."""
+        """Return the numbers for JSON: an infinite rho is None."""
         return {
             "rho": self.rho if math.isfinite(self.rho) else None,
             "lambda": self.scaling_factor,
@@ -84,7 +84,7 @@ class AgentResult:
 
 
 class OutputKeywords(TypedDict, total=False):
-    """What of a recipe is neither sources nor method, as keyword arguments."""
+    """Parts of a recipe besides sources and method, as keyword arguments."""
 
     dtype: str | None
     rounding: Rounding
@@ -97,7 +97,7 @@ class OutputKeywords(TypedDict, total=False):
 def recipe_of(
     report: CompatibilityReport, method: str, settings: Mapping[str, Any], **fields: Any
 ) -> Recipe:
-    """Return the recipe of a merge of a report's checkpoints, as they fit, by one method.
+    """Return the recipe that merges a report's checkpoints, with its fit policies, by one method.
 
     fields: of the recipe, see OutputKeywords. Raises: SettingsError.
     """
@@ -110,8 +110,8 @@ class MergeJob:
     """One merge of an opened and checked set of checkpoints.
 
     recipe: with all of its settings, defaults too; every_settings: these, then those of filters;
-    dtypes: that tensors are written in, by name;
-    bytes_read: so far.
+    dtypes: of written tensors, by name;
+    bytes_read: up to now.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class MergeJob:
     ) -> None:
         """Check the recipe's method and settings; read no tensors.
 
-        run: by default on the CPU; a GPU keeps what a counting pass uploads, as far as it fits.
+        run: by default on the CPU; a GPU holds the uploads of a counting pass, as far as they fit.
 
-        Raises: SettingsError, also for a filter that catches no tensor; CheckpointError for damaged
+        Raises: SettingsError, also for a filter that matches no tensor; CheckpointError for damaged
         Fisher files.
         """
         self.report = report
@@ -163,9 +163,9 @@ class MergeJob:
         return other_bases(self.change_samples)
 
     def lost_to_epsilon(self, agents: Mapping[str, AgentResult]) -> tuple[Finding, ...]:
-        """Return a warning where the merge's epsilon left nothing of agents in effect.
+        """Return a warning where the merge's epsilon removed an agent's update in effect.
 
-        agents: what was measured of the merge.
+        agents: measured numbers of the merge.
         """
         epsilon = getattr(self.settings, "epsilon", 0.0)
         found = {n: 1.0 - a.retained.lost_to_epsilon for n, a in agents.items() if a.retained}
@@ -187,7 +187,7 @@ class MergeJob:
 
     @property
     def tokenizer(self) -> Checkpoint:
-        """Whose tokenizer the output takes over."""
+        """The checkpoint whose tokenizer is copied to the output."""
         return next(c for c in self.report.checkpoints if c.name == self.recipe.tokenizer)
 
     @property
@@ -197,7 +197,7 @@ class MergeJob:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """In which numbers merged elements are computed: float32 where all are bfloat16."""
+        """Dtype in which merged elements are computed: float32 where all are bfloat16."""
         if self.method.rule is None:
             return "float64"
         kinds = {
@@ -207,7 +207,7 @@ class MergeJob:
         return "float32" if "float32" in kinds else "float64"
 
     def plan(self, analysis: Analysis | None = None) -> Plan:
-        """Return the method made ready, with the analysis's counts or by a pass of its own.
+        """Return the prepared method, with the analysis's counts or those of a separate pass.
 
         Raises: AnalysisError when the analysis is not of these files; SettingsError when the
         settings do not suit these agents.
@@ -271,7 +271,7 @@ class MergeJob:
     def run(
         self, plan: Plan, sink: Sink, *, keep: Callable[[Block], bool] | None = None
     ) -> dict[str, AgentResult]:
-        """Merge into the sink; return each agent's numbers, checked with what the plan was made of.
+        """Merge into the sink; return each agent's numbers, checked with the plan's facts.
 
         keep: merge only these blocks, and check nothing.
 
@@ -291,7 +291,7 @@ class MergeJob:
         keep: Callable[[Block], bool] | None = None,
         only: Collection[str] | None = None,
     ) -> MergeTally:
-        """Merge into the sink; return what was counted and measured, see ``run``.
+        """Merge into the sink; return counts and measurements, see ``run``.
 
         keep: merge only these blocks; only: of these tensors, integers too, by default of all.
         """
@@ -299,15 +299,15 @@ class MergeJob:
         merged = [t for t in tensors if t.kind == "merge"]
         with Sources(*self.report.checkpoints) as sources:
             for copied in (t.base for t in tensors if t.kind == "copy"):
-                for start, piece in sources.pieces(copied, copied.nbytes):
-                    sink.write(copied.name, start, piece.data)
+                for start, chunk in sources.chunks(copied, copied.nbytes):
+                    sink.write(copied.name, start, chunk.data)
         with self.fisher or contextlib.nullcontext() as fisher:
             work = Merging(plan, merged, sink, self.is_whole, fisher, keep)
             self.bytes_read += run_pass(self.report, work, self.options)
         return work.tally
 
     def facts_of(self, plan: Plan) -> MergeFacts:
-        """Return what the plan was made of, as far as results and checks need it."""
+        """Return the plan's facts that results and checks need."""
         known, active = plan.known, plan.prepared.expected_active
         return MergeFacts(
             factors={name: self._factor(plan, t) for t, name in enumerate(self.names)},
@@ -319,7 +319,7 @@ class MergeJob:
         )
 
     def is_whole(self, tensor: MergeTensor) -> bool:
-        """Say whether a tensor comes as one block, whatever its size."""
+        """Return whether a tensor is one block, whatever its size."""
         if self.choices is not None and self.choices[self._row[tensor.name]].keep is not None:
             return False
         return self.method.whole(self.settings, tensor.merged_as, tensor.shape)
@@ -357,9 +357,9 @@ class MergeJob:
 
 
 def check_counts(facts: MergeFacts, tally: MergeTally) -> None:
-    """Compare what a whole merge counted with what it was planned from.
+    """Compare the counts of a whole merge with those of its plan.
 
-    Raises: AnalysisError when that was an analysis, else SourceChangedError.
+    Raises: AnalysisError when the plan's are from an analysis, else SourceChangedError.
     """
     known = ((facts.shared, tally.shared), (facts.active, tally.shared.sum(1)))
     if any(planned is not None and not np.array_equal(planned, found) for planned, found in known):
@@ -367,13 +367,13 @@ def check_counts(facts: MergeFacts, tally: MergeTally) -> None:
 
 
 def refuse_counts(*, is_from_analysis: bool) -> NoReturn:
-    """Say that a merge counted otherwise than it was planned from."""
+    """Raise the error for a merge whose counts differ from its plan's."""
     if is_from_analysis:
         raise AnalysisError(
-            "The analysis does not belong to these files: its counts differ from what the merge "
-            "counted. Analyze the checkpoints again, or leave the analysis out."
+            "The analysis does not belong to these files: its counts differ from the merge's. "
+            "Analyze the checkpoints again, or leave the analysis out."
         )
     raise SourceChangedError(
         "The checkpoints changed between the two passes of the merge: their counts differ. "
-        "Leave the files alone during a run, and run again."
+        "Do not change the files during a run, and run again."
     )

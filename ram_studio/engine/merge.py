@@ -1,6 +1,6 @@
 """Pass 2: merged checkpoints, written in one streaming pass once lambda is known.
 
-A merge is a plan with one part, made and finished in one go; ``parts`` has its steps.
+A merge is a plan with one part, merged and finished in one run; ``parts`` has its steps.
 """
 
 from __future__ import annotations
@@ -41,24 +41,23 @@ def merge(
     stream: bool = False,
     **run: Unpack[RunKeywords],
 ) -> MergeResult:
-    """Merge as the recipe says into the folder ``out``, which appears whole or not at all.
+    """Merge by the recipe into the folder ``out``, which is created complete or not at all.
 
     Args:
-        out: a folder that does not exist yet, or an fsspec URL, whose shards go up as they are
-            merged: a merge that failed or was stopped goes on with those that are missing. Where
-            either holds this very merge, finished, it is left as it is.
+        out: a folder that does not exist yet, or an fsspec URL, whose shards are uploaded as they
+            are merged: after a failure or a stop the next run continues with the missing ones.
+            Where either holds this same merge, finished, it is left unchanged.
         analysis: of the same files; saves the counting pass when the recipe's epsilon is on the
             epsilon grid. The merge counts again and refuses an analysis of other files.
         max_shard_bytes: the most bytes of tensor data in one file.
-        hash_sources: keep a content hash of every source file in the provenance, computed behind
+        hash_sources: store a content hash of every source file in the provenance, computed behind
             the readers of the first pass; False saves its time.
-        names: what the provenance calls a source, by what the recipe calls it; for those who give
-            the folder to people who need not know where the sources lie.
-        on_download, stream: as for ``analyze``; what a pass reads from the Hub, the next pass reads
-            again.
+        names: a source's name in the provenance, by its name in the recipe; hides local paths in a
+            folder that is passed on.
+        on_download, stream: as for ``analyze``; each pass reads again from the Hub.
         run: device, threads, block_elements, on_progress, cancel, receiver, see RunKeywords.
 
-    An agent of which nearly all elements differ (by a sample) is refused unless the recipe says
+    An agent of which nearly all elements differ (by a sample) is refused unless the recipe has
     ``other_base: accept``.
 
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, AnalysisError,
@@ -77,7 +76,7 @@ def merge(
         if provenance is None:
             if refusal is not None:
                 raise refusal
-            # Read before the work: what cannot be copied must not show after an hour.
+            # Read before the work: an unreadable file must not fail after an hour.
             room = SIDECAR_BYTES + sum(map(len, opened.small_files.values()))
             output.begin(plan.digest, room=room)
             merge_units(opened, 1, output)
@@ -87,14 +86,14 @@ def merge(
 
 
 def _refusal(output: Output) -> OutputError | None:
-    """Return why an output cannot be used, where it may hold this very merge, finished.
+    """Return why an output cannot be used, where it may hold this same merge, finished.
 
     Raises: OutputError for any other reason.
     """
     try:
         output.check()
     except OutputError as error:
-        with contextlib.suppress(CheckpointError):  # the store refuses that as well
+        with contextlib.suppress(CheckpointError):  # the store refuses this request too
             if output.files.has(PROVENANCE_FILE):
                 return error
         raise

@@ -1,7 +1,7 @@
-"""The list of merges made: one line of JSON each, in the folder that holds the answers too.
+"""The list of past merges: one line of JSON each, in the folder of stored answers.
 
-It outlives the merged folders: what is kept of a merge are its settings and numbers. Which folder
-it stands in is the caller's business: the user's own, or that of one user.
+It outlives the merged folders: of a merge it stores the settings and numbers. The caller chooses
+the folder: the user's own, or that of one user of a server.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _MOST_BYTES = 4_000_000
 
 @dataclass(frozen=True)
 class PastMerge:
-    """One merge of the past.
+    """One past merge.
 
     when: UTC, ISO 8601. title: of the set that was merged. set_name: the shipped set.
-    fingerprint: as the engine's that answers with the merged folder. recipe: as it was run.
-    agents: per agent what ``_NUMBERS`` names.
+    fingerprint: that of the merged folder in evaluations. recipe: as it was run.
+    agents: per agent the numbers in ``_NUMBERS``.
     """
 
     id: str
@@ -75,10 +75,10 @@ def remember_merge(
     title: str,
     set_name: str | None = None,
 ) -> None:
-    """Add a finished merge to the list; one that cannot be written is logged, no failure.
+    """Add a finished merge to the list; a write error is logged, not raised.
 
     Args:
-        store: the folder of the list; made when missing.
+        store: the folder of the list; created when missing.
         result: what ``merge --json`` prints; its "out" holds the merged checkpoint.
         recipe: as YAML.
     """
@@ -115,7 +115,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def past_merges(store: Path) -> list[PastMerge]:
-    """Return the merges listed in a folder, newest first; lines that do not read are left out.
+    """Return the merges listed in a folder, newest first; unreadable lines are left out.
 
     Raises: OutputError when the list exists and cannot be read.
     """
@@ -133,5 +133,5 @@ def past_merges(store: Path) -> list[PastMerge]:
         try:
             found.append(of_json.validate_json(line))
         except ValidationError:
-            _LOG.warning("A line of the list of merges cannot be read; it is left out.")
+            _LOG.warning("A line of the list of merges cannot be read; skipped.")
     return found[::-1]

@@ -1,4 +1,4 @@
-"""What a merge results in: its numbers, and the provenance and card that its folder gets."""
+"""Results of a merge: its numbers, and the provenance and card of its folder."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What a merge did; out: the folder, or the URL it was written to.
+    """Result of a merge; out: the folder, or the URL it was written to.
 
-    is_done_before: nothing, for it was there already.
+    is_done_before: the output already existed, and nothing was done.
     """
 
     out: Path | str
@@ -56,12 +56,12 @@ class MergeResult:
         return f"MergeResult({self.method} of {', '.join(self.agents)} in {self.out})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: a row for each agent."""
+        """Return a table for notebooks: a row for each agent."""
         return f"<p>{html.escape(repr(self))}</p>{self.to_frame().to_html(index=False)}"
 
     @property
     def retained(self) -> dict[str, RetainedShares | None]:
-        """What was stored of each agent's update; None where it changed nothing."""
+        """Stored shares of each agent's update; None where it changed nothing."""
         return {name: agent.retained for name, agent in self.agents.items()}
 
     def to_frame(self) -> pd.DataFrame:
@@ -100,7 +100,7 @@ class MergeResult:
 
 
 def shard_records(shards: Sequence[Shard], digests: Mapping[str, str]) -> dict[str, ShardRecord]:
-    """Return what provenance files say of written shards, in the order of their digests."""
+    """Return the provenance's records of written shards, in the order of their digests."""
     sizes = {shard.file_name: shard.file_size for shard in shards}
     return {
         name: ShardRecord(nbytes=sizes[name], blake3=digest) for name, digest in digests.items()
@@ -118,8 +118,8 @@ def make_provenance(
 ) -> Provenance:
     """Return the provenance of a merge, without a checksum yet.
 
-    hashes: of the sources' files, by checkpoint; with_torch: whether torch computed; devices: that
-    merged parts.
+    hashes: of the sources' files, by checkpoint; with_torch: whether torch computed; devices: those
+    of all parts.
     """
     dtypes = {job.dtypes[t.name] for t in job.merged}
     records = {
@@ -162,9 +162,9 @@ def library_versions(*, with_torch: bool) -> dict[str, str]:
 
 
 def wait_hook(stage: str, run: RunOptions, total: int = 0, shards: int = 0) -> Callable[..., None]:
-    """Return what is called while the output goes to the disk or up: it reports, and stops.
+    """Return a callback for flushing or uploading the output: it reports progress, and stops.
 
-    It is given the bytes that are there, and of how many where ``total`` does not say.
+    Its arguments: bytes done, and of how many unless ``total`` is given.
     """
     start = time.monotonic()
 
@@ -178,9 +178,9 @@ def wait_hook(stage: str, run: RunOptions, total: int = 0, shards: int = 0) -> C
 
 
 def measured_peak_rss_bytes() -> int:
-    """Return the most memory this process ever held.
+    """Return the peak memory of this process.
 
-    Linux counts what the parent held when it started us into ru_maxrss, but not into VmHWM.
+    On Linux, ru_maxrss includes the parent's memory at our start; VmHWM does not.
     """
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()

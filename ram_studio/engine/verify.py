@@ -1,4 +1,4 @@
-"""Checking a merged checkpoint against its provenance and, if wanted, against its sources."""
+"""Checks a merged checkpoint against its provenance and, on request, against its sources."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ SAMPLED_BLOCKS = 64
 
 LAST_PLACES = 1
 NEAR = 1e-9
-"""How far a stored element may lie from its recomputation in a method on whole matrices: this many
+"""Tolerance of a stored element against its recomputation by a method on whole matrices: this many
 last places of its dtype, or this share of its tensor's largest. Matrix products and singular
 vectors depend in their last digits on device, processor and libraries; other methods do not, and
 are compared byte for byte."""
 
 EDITABLE = ("README.md",)
-"""Files people change before they publish a merge: a change is told and is no failure."""
+"""Files that people edit before they publish a merge: a change is a note, not an error."""
 
 _LOADED_SUFFIXES = (
     *(".json", ".jinja", ".model", ".txt", ".py"),
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".gguf", ".msgpack", ".h5"),
 )
-"""A file with such a name that is not in the provenance may be loaded with the model."""
+"""Files with such names that are not in the provenance may be loaded with the model."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What matched; where something does not, `verify` raises.
+    """Result of a successful check; on any difference `verify` raises.
 
     Attributes:
         folder: the merged checkpoint, or its URL.
         shards, tensors: files of weights whose content was checked, and their tensors.
         files: other files that were checked.
-        notes: sentences on what is not as at the merge and does no harm (an edited model card).
+        notes: sentences on harmless changes since the merge (an edited model card).
         source_files: files of the sources whose content hash was checked.
         compared_bytes: stored bytes that were recomputed from the sources (0 without sources), of
             total_bytes.
@@ -101,18 +101,18 @@ def verify(
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> Verification:
-    """Check that a merged folder (or URL) is what its provenance says; raise where it is not.
+    """Check that a merged folder (or URL) matches its provenance; raise where it does not.
 
     The provenance's checksum, and size and BLAKE3 digest of every shard and other file are checked.
     With sources, their files' content hashes are compared with the provenance, lambda is counted
-    anew, and merged blocks are recomputed and compared byte for byte: all of them with ``full``
+    again, and merged blocks are recomputed and compared byte for byte: all of them with ``full``
     (and then the provenance's numbers too), else 64 spread over the model. Whole
-    matrices are compared within one last place; a note says where they differ.
+    matrices are compared within one last place; a note reports differences.
 
     Args:
-        with_sources: look for the sources where the recipe says they were, on the Hub at the commit
+        with_sources: open the sources at their places in the recipe, on the Hub at the commit
             that was merged.
-        base, agents: where they are now (imply with_sources; those left out as in the recipe).
+        base, agents: their current places (imply with_sources; by default those of the recipe).
 
     Raises: VerificationError naming every file, or the tensor; CheckpointError when a file cannot
     be read; Stopped.
@@ -164,13 +164,13 @@ def check_files(files: Files, provenance: Provenance) -> list[str]:
         if name not in sizes:
             found = f"{at} is missing"
         elif sizes[name] != record.nbytes:
-            found = f"{at} has {sizes[name]} bytes, the provenance says {record.nbytes}"
+            found = f"{at} has {sizes[name]} bytes, expected {record.nbytes}"
         elif files.blake3(name) != record.blake3:
             found = f"{at} differs from its digest in the provenance"
         else:
             continue
         if name in EDITABLE:
-            notes.append(f"{name} is not as the merge wrote it.")
+            notes.append(f"{name} was edited after the merge.")
         else:
             differences.append(found)
     unknown = unknown_files(sizes, provenance)
@@ -185,14 +185,14 @@ def check_files(files: Files, provenance: Provenance) -> list[str]:
     if differences:
         raise VerificationError(
             f"{plural(len(differences), 'file')} changed after the merge: "
-            f"{shown_list(differences)}. Restore what changed, remove what was added, or merge "
+            f"{shown_list(differences)}. Restore changed files, remove added ones, or merge "
             "again."
         )
     return notes
 
 
 def unknown_files(names: Iterable[str], provenance: Provenance) -> set[str]:
-    """Return which of a folder's files may be loaded with the model and are in no record."""
+    """Return a folder's files that may be loaded with the model and are not in the provenance."""
     records = {*provenance.shards, *provenance.files, PROVENANCE_FILE}
     suffixes = {name: PurePosixPath(name).suffix.lower() for name in names}
     return {
@@ -207,7 +207,7 @@ def unknown_files(names: Iterable[str], provenance: Provenance) -> set[str]:
 def check_sources(provenance: Provenance, report: CompatibilityReport, run: RunOptions) -> int:
     """Compare the sources' files with the provenance's hashes; return how many were checked.
 
-    Of sources that were not hashed the fingerprints are compared, and none is counted.
+    Sources without hashes are compared by fingerprint, and not counted.
 
     Raises: VerificationError that names each file that differs; CheckpointError; Stopped.
     """
@@ -229,7 +229,7 @@ def check_sources(provenance: Provenance, report: CompatibilityReport, run: RunO
     with SourceHasher(report, threads=run.threads, algorithms=algorithms) as hasher:
         found = hasher.finish(run.on_progress, run.cancel)
     differences += [
-        _other(source, f"{quoted(name)} has another content")
+        _other(source, f"the content of {quoted(name)} differs")
         for source, name, digest in expected
         if found[source.name][name] != digest
     ]
@@ -248,7 +248,7 @@ def _other_sizes(source: Checkpoint, record: SourceRecord) -> list[str]:
         _other(
             source,
             f"{quoted(name)} has "
-            f"{'no' if found.get(name) is None else found[name]} bytes, the provenance says "
+            f"{'no' if found.get(name) is None else found[name]} bytes, expected "
             f"{'none' if expected.get(name) is None else expected[name]}",
         )
         for name in sorted(found.keys() | expected.keys())
@@ -258,7 +258,7 @@ def _other_sizes(source: Checkpoint, record: SourceRecord) -> list[str]:
 
 def _other(source: Checkpoint, why: str) -> str:
     place = source.source if source.remote else source.folder
-    return f"{source.who}{printable(place)} is not the checkpoint merged: {why}"
+    return f"{source.who}{printable(place)} is not the merged checkpoint: {why}"
 
 
 def _open_sources(
@@ -280,9 +280,9 @@ def _open_sources(
 
 
 def _unknown_method(provenance: Provenance) -> str | None:
-    """Say which method has to be brought along to merge again; None when it is there.
+    """Return a note on the user method that is needed to merge again; None when it is loaded.
 
-    Raises: VerificationError when another one of its name is.
+    Raises: VerificationError when another one of its name is loaded.
     """
     own, name = provenance.own_method, provenance.recipe.method
     if own is None:
@@ -326,7 +326,7 @@ def _compare_with_sources(
 
 
 def _check_numbers(provenance: Provenance, results: Mapping[str, AgentResult]) -> None:
-    """Compare what was counted anew with the provenance's numbers."""
+    """Compare the new counts and measurements with the provenance's numbers."""
     for name, result in results.items():
         record = provenance.agents[name]
         pairs = {
@@ -342,15 +342,15 @@ def _check_numbers(provenance: Provenance, results: Mapping[str, AgentResult]) -
             is_sum = what in ("effective lambda", "retained")
             if not _is_same(stored, found, 1e-5 if is_sum else 1e-9):
                 raise VerificationError(
-                    f"{who(name)}the provenance says {what} is {stored}, the sources give {found}; "
-                    "the provenance is not of this merge."
+                    f"{who(name)}{what} is {stored} in the provenance, {found} by the sources; "
+                    "the provenance does not belong to this merge."
                 )
 
 
 def _is_same(stored: float | None, found: float | None, tolerance: float) -> bool:
     # The effective lambda and retained are ratios of float32 sums, whose order is the processor's.
     if found is not None and not math.isfinite(found):
-        found = None  # as JSON keeps it
+        found = None  # as in JSON
     if stored is None or found is None:
         return stored is found
     return math.isclose(stored, found, rel_tol=tolerance, abs_tol=1e-12)
@@ -361,7 +361,7 @@ _DIGITS = {"F32": 24, "F16": 11, "BF16": 8}
 
 
 class _Comparison:
-    """A sink that compares what is merged with what is stored."""
+    """A sink that compares merged with stored bytes."""
 
     def __init__(self, checkpoint: Checkpoint, provenance: Provenance, job: MergeJob) -> None:
         self._checkpoint = checkpoint
@@ -375,7 +375,7 @@ class _Comparison:
         self.compared_bytes = 0
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Compare a piece of a tensor's data.
+        """Compare a chunk of a tensor's data.
 
         Raises: VerificationError that names the shard, the tensor and the first different byte.
         """
@@ -389,22 +389,22 @@ class _Comparison:
         if stored != expected and not near:
             first = next(i for i, (a, b) in enumerate(zip(stored, expected, strict=True)) if a != b)
             raise VerificationError(
-                f"{printable(tensor.path)}: tensor {quoted(name)} differs from what its sources "
-                f"give, first at byte {byte_offset + first} of its data.{self._reason()}"
+                f"{printable(tensor.path)}: tensor {quoted(name)} differs from the merge of its "
+                f"sources, first at byte {byte_offset + first} of its data.{self._reason()}"
             )
         with self._lock:
             self.compared_bytes += len(expected)
             self._near += near
 
     def _near_elements(self, name: str, dtype: str, stored: bytearray, expected: memoryview) -> int:
-        """Return how many elements of a whole matrix differ; 0 too where one does by too much."""
+        """Return how many elements of a whole matrix differ; 0 also if one differs by too much."""
         if name not in self._whole or stored == expected:
             return 0
         ours, theirs = (
             rounding.decode(np.frombuffer(data, np.uint8), dtype).astype(np.float64)
             for data in (expected, stored)
         )
-        # The place after the last binary digit that the dtype holds of the larger number.
+        # The last place of the larger number in the dtype.
         size = np.maximum(np.abs(ours), np.abs(theirs))
         place = np.ldexp(1.0, np.frexp(size)[1] - _DIGITS[dtype])
         allowed = np.maximum(LAST_PLACES * place, NEAR * size.max())
@@ -413,7 +413,7 @@ class _Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What is told of elements that are not the same bytes."""
+        """Notes on elements that are not the same bytes."""
         if not self._near:
             return []
         return [
@@ -423,7 +423,7 @@ class _Comparison:
         ]
 
     def _reason(self) -> str:
-        """Return what may explain a difference: another version, or its arithmetic."""
+        """Return a possible reason for a difference: another version, or its arithmetic."""
         version = self._provenance.ram_studio_version
         if self._provenance.arithmetic == self._arithmetic:
             if version == __version__:

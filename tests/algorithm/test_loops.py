@@ -191,7 +191,7 @@ def test_without_a_writable_folder_loops_compile_in_memory(unwritable, tmp_path)
     (tmp_path / "cache").touch()
     done = run(DRAW, unwritable, XDG_CACHE_HOME=str(tmp_path / "cache"), NUMBA_CACHE_DIR="")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Compiled loops cannot be kept") == 1
+    assert done.stderr.count("Compiled loops cannot be cached") == 1
     assert "NUMBA_CACHE_DIR" in done.stderr
 
 
@@ -205,7 +205,7 @@ caching.Cache.save_overload = save_overload
 """
     done = run(full + DRAW, NUMBA_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("could not be kept") == 1
+    assert done.stderr.count("could not be cached") == 1
     assert "No space left" in done.stderr
 
 

@@ -306,7 +306,7 @@ def test_what_was_stored_of_every_agent_is_that_of_a_plain_loop(block, shared):
     whole = [slice(0, 17), slice(17, size)]
     by_group = twin.measure(base, agents, told, merged, whole)
     on_torch = by_group.sum(0).numpy()
-    with mock.patch.object(twin, "PIECE", 50):  # a large tensor is measured in pieces
+    with mock.patch.object(twin, "CHUNK", 50):  # a large tensor is measured in pieces
         pieces = twin.measure(base, agents, told, merged, whole)
     # Up to a thousand products, of which float32 holds eight digits; errors are differences, small
     # beside the changes that they are of.

@@ -70,7 +70,7 @@ def close(one: object, other: object) -> bool:
 
 def test_what_a_compact_analysis_lacks_is_said(file):
     small = load_analysis(file)
-    with pytest.raises(AnalysisError, match="by layer, not by tensor; take the whole analysis"):
+    with pytest.raises(AnalysisError, match="by layer, not by tensor; use the whole analysis"):
         small.grouped_relations("tensor")
     assert not small.has_magnitudes
 

@@ -96,7 +96,7 @@ def test_verify_says_match_or_names_what_differs(cli, noisy, tmp_path):
     code, _, err = cli("verify", out, "--sources")
     assert code == 65
     assert 'Agent "coder"' in err
-    assert "`model.safetensors` has another content" in err
+    assert "the content of `model.safetensors` differs" in err
     code, text, _ = cli("verify", out, "--json")  # without sources they do not matter
     assert json.loads(text)["match"] is True
 

@@ -225,7 +225,7 @@ def test_overflow_of_the_output_dtype_is_refused(tmp_path, device):
     write_folder(tmp_path / "far", {"w": zoo.base["w"] + 1e5})
     how = {"method": "task-arithmetic", "dtype": "float16", "other_base": "accept"}
     recipe = zoo.recipe(agents={"far": str(tmp_path / "far")}, **how)
-    with pytest.raises(SettingsError, match=r"`w`: a merged element lies beyond .* \(F16\)"):
+    with pytest.raises(SettingsError, match=r"`w`: a merged element is beyond .* \(F16\)"):
         merge(recipe, tmp_path / "out", device=device)
 
 

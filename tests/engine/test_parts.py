@@ -262,7 +262,7 @@ def test_relations_are_collected_where_the_method_merges_by_them(zoo, plan, tmp_
     assert analyze_part(by_magnitude, 1, **CPU).sums is not None
     assert analyze_part(plan, 1, **CPU).sums is None
     counts = add_partial([analyze_part(by_magnitude, i, relations=False, **CPU) for i in (1, 2)])
-    with pytest.raises(AnalysisError, match=r"^Part 1 of 2: .*holds counts alone"):
+    with pytest.raises(AnalysisError, match=r"^Part 1 of 2: .*has counts only"):
         merge_part(by_magnitude, 1, tmp_path / "out", analysis=counts.whole(), **CPU)
 
 

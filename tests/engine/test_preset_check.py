@@ -58,8 +58,8 @@ def test_a_listed_set_is_told_with_sizes_and_not_fetched(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"license": "apache-2.0"}, "its license is mit, listed is apache-2.0"),
-        ({"dtype": "F32"}, "its dtype is BF16, listed is F32"),
+        ({"license": "apache-2.0"}, "its license is mit, expected apache-2.0"),
+        ({"dtype": "F32"}, "its dtype is BF16, expected F32"),
         ({"elements": 12}, "its number of stored elements is "),
     ],
 )

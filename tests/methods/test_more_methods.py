@@ -161,7 +161,7 @@ def test_what_cannot_be_merged_is_refused(changes, said, tmp_path):
 def test_sce_in_pieces_is_sce_at_once(monkeypatch, select):
     rng = np.random.default_rng(5)
     base, agents = rng.normal(size=50), rng.normal(size=(3, 50))
-    monkeypatch.setattr(whole_sce, "_PIECE", 7)
+    monkeypatch.setattr(whole_sce, "_CHUNK", 7)
     expected = sce(base, agents, np.ones(3), select)
     found = merged_by("sce", {"select": select}, base, agents)
     np.testing.assert_allclose(found, expected, rtol=1e-12)

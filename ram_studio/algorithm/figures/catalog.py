@@ -35,16 +35,16 @@ FIGURES = {
         "Share of the weights that each agent changed, and where several changed the same.",
     ),
 }
-"""In the order of the page. One that has nothing to show of a model is None."""
+"""In page order. ``draw`` returns None for a model without such parts."""
 
 LAYERS = "layers"
-"""Name of the map of layers and modules, which is of one agent."""
+"""Name of the map of layers and modules (of one agent)."""
 
 
 def plot(analysis: FigureData, kind: str, point: int, agent: str | None) -> go.Figure:
     """Return a figure of an analysis, see ``Analysis.plot``.
 
-    Raises: SettingsError for another name, or one that the model has nothing of.
+    Raises: SettingsError for another name, or a figure that does not apply to the model.
     """
     known = (LAYERS, *FIGURES)
     if kind not in known:
@@ -53,7 +53,7 @@ def plot(analysis: FigureData, kind: str, point: int, agent: str | None) -> go.F
         )
     if kind == LAYERS:
         if (agent or analysis.agents[0]) not in analysis.agents:
-            raise SettingsError(f"There is no agent {agent!r}; expected {analysis.agents}.")
+            raise SettingsError(f"The agent is {agent!r}; expected {', '.join(analysis.agents)}.")
         return layer_map(analysis, point, agent or analysis.agents[0])
     figure = FIGURES[kind].draw(analysis, point, False)
     if figure is None:

@@ -1,4 +1,4 @@
-"""What figures have in common.
+"""Theme and data interface that all figures share.
 
 Only attributes that plotly.js 3 has (Gradio's bundle); transparent, so that the page's theme shows
 through; no drag zoom, so that a finger can scroll past them on a phone.
@@ -17,7 +17,7 @@ FAMILY = "system-ui, sans-serif"
 
 @runtime_checkable
 class FigureData(Protocol):
-    """What figures ask of an analysis (``ram_studio.algorithm.analysis.Analysis``, which plots)."""
+    """The part of ``ram_studio.algorithm.analysis.Analysis`` that figures use."""
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class FigureData(Protocol):
 
 
 def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
-    """Return the figure with the look that all have; layout: what is its own."""
+    """Return the figure in the shared theme; layout: its own settings."""
     common = {
         "height": height,
         "paper_bgcolor": "rgba(0,0,0,0)",

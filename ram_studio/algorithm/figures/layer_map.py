@@ -20,8 +20,8 @@ def layer_map(
 ) -> go.Figure:
     """Return the share of weights that an agent changed, by layer and module.
 
-    On its own scale, from 0 to its largest share; is_log: of powers of ten, down to the smallest.
-    narrow: for a phone, with the scale below.
+    On its own scale, from 0 to its largest share; is_log: logarithmic, from its smallest share.
+    narrow: for a phone, with the color scale below.
     """
     frame = analysis.to_frame("tensor", point)
     layers, modules = analysis.group_labels("layer"), analysis.group_labels("module")
@@ -72,7 +72,7 @@ def layer_map(
 
 
 def _short(module: str, narrow: bool) -> str:
-    """Return a module's name with what repeats itself left out, on a phone as short as can be."""
+    """Return a module's name without repeated parts; narrow: as short as possible."""
     if not narrow:
         return module.replace("post_attention_", "post_attn_")
     return module.replace("post_attention_", "post_").replace("layernorm", "norm")

@@ -1,4 +1,4 @@
-"""Colors and markers of plotly's figures, and how they word a share."""
+"""Colors, markers and percentages of plotly's figures."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ AGENTS_FIGURE = (
     "#7f8759",
     "#6f52c4",
 )
-"""Agent colors of plotly's figures: between the page's two, since both backgrounds are used."""
+"""Agent colors of plotly's figures, between the page's light and dark ones: they suit both."""
 
 PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "star", "pentagon", "hexagon")
-"""The same markers in figures."""
+"""Markers of the agents in figures."""
 
 OVERLAP = ("#2a5bd7", "#d9981a", "#b87c10", "#97650b", "#7a5006", "#5f3e04", "#472e02", "#332000")
-"""Alone, with 1 other, with 2 others, ...: blue means only unique, amber only shared."""
+"""By number of other agents (0, 1, 2, ...): blue for unique, amber for shared."""
 
 FIGURE_INK = "#7c8796"
 """Text and axes of figures: mid-gray, since a figure cannot know the page's theme (app.css then
-gives figures in the page the page's own ink)."""
+gives figures the page's text color)."""
 
 FIGURE_GRID = "rgba(127, 138, 153, 0.28)"
 
@@ -33,7 +33,7 @@ def agent_color(index: int) -> str:
 
 
 def shades(color: str) -> list[tuple[float, str]]:
-    """Return a color scale from a breath of a color (#rrggbb) to all of it, on either page."""
+    """Return a color scale from faint to full color (#rrggbb), for light and dark pages."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return [(0.0, f"rgba({red},{green},{blue},0.08)"), (1.0, f"rgba({red},{green},{blue},1)")]
 
@@ -49,7 +49,7 @@ def overlap_color(others: int) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Return a share in percent; a tiny one is told from none."""
+    """Return a share in percent; tiny shares are not rounded to 0 %."""
     value = 100 * share
     if value == 0:
         return "0 %"

@@ -1,4 +1,4 @@
-"""Towers and experts: where agents changed weights in models that are more than one dense part."""
+"""Figures of towers and experts: where agents changed weights in models of several parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ram_studio.algorithm.naming import ROUTER, SHARED_EXPERT, STACK
 
 _FIRST = (ROUTER, SHARED_EXPERT, STACK)
 _ROW, _HEAD, _TITLE = 11, 44, 26
-"""Height of a layer, of what stands around a map, and of that between two, in pixels."""
+"""Height of a layer, of a map's margins, and of the title between two maps, in pixels."""
 
 
 def towers(analysis: FigureData, point: int, narrow: bool = False) -> go.Figure | None:
@@ -54,7 +54,7 @@ def experts(analysis: FigureData, point: int, narrow: bool = False) -> go.Figure
     parts = sorted(set(frame["part"]), key=_order)
     titles = [f"{agent}: changed" for agent in analysis.agents]
     if len(analysis.agents) > 1:
-        titles.append("changed by several, of what any changed")
+        titles.append("changed by several, of all changed weights")
     height = len(titles) * (_HEAD + _ROW * max(4, len(layers)))
     space = _TITLE / height
     figure = make_subplots(
@@ -102,7 +102,7 @@ def _order(part: str) -> tuple[int, int]:
 
 
 def _overlap(analysis: FigureData, point: int, layers: list[str], parts: list[str]) -> np.ndarray:
-    """Return which share of what any agent changed several did, in %; NaN where none did."""
+    """Return the share of changed weights that several agents changed, in %; NaN without any."""
     counts = analysis.grouped("expert").by_count[:, point]
     changed = counts[:, 1:].sum(1)
     shares = np.where(changed > 0, 100 * counts[:, 2:].sum(1) / np.maximum(1, changed), np.nan)

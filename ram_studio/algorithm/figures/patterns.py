@@ -1,4 +1,4 @@
-"""Overlap of agents: how many weights exactly these agents changed; of many, by pair."""
+"""Overlap of agents: weights by the exact set of agents that changed them; of many, by pair."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ram_studio.algorithm.meters.relations import pairs_of
 
 MAX_PATTERNS = 12
 _ROOMY_BARS = 7
-_MANY = "More than six agents: changed by one alone, or by two, whether or not others did too."
+_MANY = "More than six agents: weights changed by one agent alone, or by two (and perhaps others)."
 
 
 def patterns(analysis: FigureData, point: int, narrow: bool = False) -> go.Figure:
-    """Return bars of the largest overlap patterns above a grid that says which agents they join.
+    """Return bars of the largest overlap patterns above a dot grid of their agents.
 
-    Of more than six agents the sets are not counted: bars of what one changed alone and of what two
-    changed, whoever else did too, and a line that says so.
+    Beyond six agents sets are not counted: bars then show weights that one agent changed alone or
+    that two changed, with or without others, and a note explains it.
     """
     found = _patterns(analysis, point)
     masks = sorted(found, key=lambda m: -found[m])[:MAX_PATTERNS]
@@ -69,7 +69,7 @@ def patterns(analysis: FigureData, point: int, narrow: bool = False) -> go.Figur
 
 
 def _patterns(analysis: FigureData, point: int) -> dict[int, int]:
-    """Return weights by the bits of the agents that changed them, where there are some."""
+    """Return counts of weights, above 0, by the bit mask of the agents that changed them."""
     n = len(analysis.agents)
     if analysis.model.patterns is not None:
         counts = analysis.model.patterns[0, point]
@@ -123,7 +123,7 @@ def _draw_members(figure: go.Figure, members: list[list[int]], agents: list[str]
 
 
 def _bar_text(share: float, narrow: bool, bars: int) -> str:
-    """Return as much of a bar's share as fits above it."""
+    """Return a bar's share, short enough to fit above it."""
     if narrow and share < 0.02:
         return ""
     return f"{100 * share:.0f} %" if bars > _ROOMY_BARS and share >= 0.01 else percent_text(share)

@@ -4,7 +4,7 @@ Stored elements come as uint16 bit patterns of bfloat16 where base and agents al
 else all as float32; agents as a tuple of arrays. Patterns are unsigned integers with a bit per
 agent (bit t: agent t changed the element), see ``pattern_dtype``. Nothing is copied.
 
-numba (0.5 s) is imported when a loop first runs. Compiled code is kept beside the package, or in
+numba (0.5 s) is imported when a loop first runs. Compiled code is cached beside the package, or in
 the user's cache folder where that cannot be written.
 """
 
@@ -24,14 +24,14 @@ from ram_studio.errors import SettingsError
 
 MAX_AGENTS = 32
 TILE = 2048
-"""``loops.TILE``: the length of rows to work in, and what a table of sizes has beside its bins."""
+"""``loops.TILE``: length of work rows, and number of spare entries in a table of sizes."""
 
 SUMS = 9
-"""What ``measure`` adds up for each agent."""
+"""Number of sums that ``measure`` returns per agent."""
 
 _HEAD = 256
 _PARTS = 64
-"""More than the functions that make up a loop, each of which is kept on its own."""
+"""More than the functions that make up a loop, each of which is cached on its own."""
 
 _EXPONENT = np.uint16(0x7F80)
 
@@ -62,7 +62,7 @@ def _warn_once(text: str) -> None:
 
 @cache
 def loop_named(name: str) -> Any:
-    """Return a loop that numba compiles for each kind of arguments, or finds compiled."""
+    """Return a loop that numba compiles for each kind of arguments, or loads from its cache."""
     from ram_studio.algorithm.kernels import loops
 
     compiled = getattr(loops, name)
@@ -71,8 +71,8 @@ def loop_named(name: str) -> Any:
         for _ in range(_PARTS):
             try:
                 return compiled(*arguments)
-            except OSError as error:  # a part was compiled, but the disk took no copy: go on
-                _warn_once(f"Compiled loops could not be kept: {error}.")
+            except OSError as error:  # a part was compiled but not cached: try the next
+                _warn_once(f"Compiled loops could not be cached: {error}.")
         return compiled(*arguments)
 
     return run
@@ -85,14 +85,14 @@ def pattern_dtype(n_agents: int) -> np.dtype:
     """
     if n_agents > MAX_AGENTS:
         raise SettingsError(
-            f"{n_agents} agents were given; at most {MAX_AGENTS} can be merged at once. Merge in "
+            f"{n_agents} agents were given; at most {MAX_AGENTS} can be merged together. Merge in "
             "groups."
         )
     return np.dtype(np.uint8 if n_agents <= 8 else np.uint16 if n_agents <= 16 else np.uint32)
 
 
 def is_copy(base: np.ndarray, agents: tuple[np.ndarray, ...]) -> bool:
-    """Whether every agent's stored elements are the base's; told from the first where they differ.
+    """Whether every agent's stored elements equal the base's; stops at the first difference.
 
     May be False where only 0 and -0 differ.
     """
@@ -112,7 +112,7 @@ def is_finite(stored: np.ndarray) -> bool:
 def is_tau_finite(base: np.ndarray, agents: tuple[np.ndarray, ...]) -> bool:
     """Whether every element of every task vector is finite as a float32.
 
-    For saying what is wrong with a block for which a loop returned False.
+    Finds the cause after a loop returned False for a block.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         x = as_float32(base)
@@ -132,7 +132,7 @@ def find_patterns(
     pattern: UInt[np.ndarray, " n"],
     epsilon: np.float32,
 ) -> bool:
-    """Write who changed each element by more than epsilon.
+    """Write which agents changed each element by more than epsilon.
 
     Returns False when some task vector element is not finite.
     """
@@ -156,7 +156,7 @@ def count_patterns(pattern: UInt[np.ndarray, " n"], n_agents: int) -> Int64[np.n
 
 @lru_cache(maxsize=64)  # a tensor's blocks have one rule
 def _numbers(rule: Rule, arithmetic: Arithmetic) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """Return a rule's factors and shares, and its weights, as the loops take them."""
+    """Return a rule's factors and shares, and its weights, as arguments of the loops."""
     kind = np.dtype(arithmetic).type
     scales = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
     if rule.weights is None:
@@ -193,11 +193,11 @@ def merge(
     start: int = 0,
     voters: UInt[np.ndarray, " n"] | None = None,
 ) -> bool:
-    """Merge a block by a rule, and write who changed each element.
+    """Merge a block by a rule, and write which agents changed each element.
 
-    merged: bfloat16 bits or float32, rounded to nearest, or the arithmetic's float dtype, still to
-    be rounded. start: of the block in its tensor, for what is drawn at random. voters: if given,
-    whose tau are in each element's sum is written there, as a pattern.
+    merged: bfloat16 bits or float32, rounded to nearest, or the arithmetic's float dtype, not yet
+    rounded. start: index of the block in its tensor, for random draws. voters: if given, receives
+    the pattern of the agents whose tau are in each element's sum.
     Returns False when some task vector element or merged one is not finite (``is_tau_finite``).
     """
     kind = np.dtype(arithmetic).type
@@ -242,14 +242,14 @@ def measure(
     With change = stored - base, own part = weight tau where the agent's tau is in the element's
     sum, and error = change - the sum of all own parts:
 
-        [0] change tau, [1] tau**2, [2] error tau        over what the agent changed alone
-        [3] own part tau, [4] tau**2, [5] error tau      over what it shares
+        [0] change tau, [1] tau**2, [2] error tau        over the agent's unique elements
+        [3] own part tau, [4] tau**2, [5] error tau      over its shared elements
         [6] tau**2, [7] (change - own part)**2, [8] (change - error - own part)**2   over all
 
-    [0] / [1] over all blocks is the effective scaling factor: what the output's dtype kept of
-    lambda. The others say what is kept of tau, see ``meters.retained``. masks: patterns and voters,
-    see ``merge``. cuts: where groups of elements begin and end, ascending from 0 to the block's
-    length. Products, and the sums of up to TILE of them, are of the arithmetic's digits, added in
+    [0] / [1] over all blocks is the effective scaling factor: lambda as the output's dtype stores
+    it. The others give the retained share of tau, see ``meters.retained``. masks: patterns and
+    voters, see ``merge``. cuts: bounds of the groups of elements, ascending from 0 to the block's
+    length. Products, and the sums of up to TILE of them, have the arithmetic's precision, added in
     an order that depends on the processor. Where float32 cannot hold them they are float64.
     """
     if stored.dtype == np.float16:
@@ -318,7 +318,7 @@ def round_stochastically(
 ) -> None:
     """Round values at random into ``out``, see ``rounding.store``.
 
-    values: float32 or float64; changed: where not 0 it is drawn, else the nearest is taken;
+    values: float32 or float64; changed: drawn at random where not 0, else rounded to nearest;
     out: uint16 (bfloat16 bits), float32, or float64 for float16's values.
     """
     name = {"u": "bfloat16", "f": "float32" if out.itemsize == 4 else "float16"}[out.dtype.kind]

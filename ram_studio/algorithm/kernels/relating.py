@@ -1,7 +1,7 @@
-"""What the analysis knows beyond counts, added up group by group of elements on the CPU.
+"""Sums for an analysis's statistics beyond counts, over groups of elements on the CPU.
 
-The elements that agents changed are gathered as float32 first, so that what visits them need not
-know how they are stored. ``meters.relations`` turns what is added up into statistics.
+Changed elements are gathered as float32 first, so that the loops over them do not depend on the
+storage dtype. ``meters.relations`` turns the sums into statistics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ChangedElements(NamedTuple):
 
     @classmethod
     def room_for(cls, n_agents: int, elements: int) -> ChangedElements:
-        """Return room for groups of up to so many elements."""
+        """Return buffers for groups of up to this number of elements."""
         kinds = n_agents + n_agents * (n_agents - 1) // 2 + 1
         return cls(
             alone=np.empty((2, elements), np.float32),
@@ -48,7 +48,7 @@ class ChangedElements(NamedTuple):
 
 
 class RelationSums(NamedTuple):
-    """Where groups are added up.
+    """Accumulators over groups of elements.
 
     grid, interval_of_bin (uint8): the thresholds, as intervals between them by bin of |tau|.
     rows: float64 (rows, intervals), see ``relations.RowLayout``, whose rows begin at conflicts,
@@ -95,7 +95,7 @@ class RelationSums(NamedTuple):
         layout = RowLayout(n_agents)
         width = int(interval_of_bin.max()) + 1
         n_rows = layout.magnitudes.stop if only_magnitudes else layout.loose.stop
-        # Mostly untouched: pages that no update falls on are never backed by memory.
+        # Mostly unused: pages without updates never take physical memory.
         shape = (n_agents, 0 if only_magnitudes else width, EXPONENTS)
         sets = 1 << n_agents if layout.has_sets else 0
         product_of = np.zeros((sets, n_agents, n_agents), dtype=np.int64)

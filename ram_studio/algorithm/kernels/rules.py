@@ -1,15 +1,15 @@
-"""What a merge does with the task vectors of one element, for both backends: numbers, no code.
+"""How a merge combines the task vectors of one element: numbers that both backends use.
 
-Of the tau of an element some are kept. With their sum and their number c,
+Some tau of an element survive (the mask, trimming, dropping). With their sum and their number c,
 
-    merged = base + factors[t] * tau_t         where only tau_t is kept
-             base + shares[c] * sum            where c are kept
+    merged = base + factors[t] * tau_t         where only tau_t survives
+             base + shares[c] * sum            where c survive
 
 so RAM has factors lambda_t and shares 1 / c, task arithmetic the same number everywhere. Methods
 that elect a sign sum only the tau that agree with the sign of the sum, and c counts those. Where
-nothing is kept, or the sum is exactly 0, the base stays bit for bit.
+none survives, or the sum is exactly 0, the base stays bit for bit.
 
-With weights, w_t tau_t stands wherever tau_t does above; what is kept is still told by tau_t alone.
+With weights, w_t tau_t replaces tau_t above; which tau survive still depends on tau_t alone.
 
 Arithmetic: with at least twice the output's digits. Where everything stored is bfloat16 (8 digits)
 that is float32 (24), else float64; in a written order, without fused operations, and rounded to the
@@ -33,12 +33,12 @@ Arithmetic = Literal["float32", "float64"]
 
 
 def arithmetic(stored: Iterable[str]) -> Arithmetic:
-    """Return what an element is merged in, from the dtypes ("BF16") it is stored in, output too."""
+    """Return the arithmetic of a merge, from the stored dtypes ("BF16") of sources and output."""
     return "float32" if set(stored) == {"BF16"} else "float64"
 
 
 class Drawing(NamedTuple):
-    """Which tau are dropped at random: those whose word's 53 upper bits are below the agent's cut.
+    """Random dropping of tau: those whose word's 53 upper bits are below the agent's cut.
 
     keys: per agent, of the tensor's random words (``rounding.stream_key``); cuts: per agent.
     """
@@ -52,8 +52,8 @@ class MergekitSum(NamedTuple):
 
     merged = base + (sum of weights[t] * tau_t) / divisor * factor, from left to right.
 
-    weights: per agent. parts: per agent where a sign is elected; what agrees is divided by the sum
-    of its parts, by 1 where that is 0, and not by ``divisor``.
+    weights: per agent. parts: per agent where a sign is elected; the sum of the agreeing tau is
+    divided by the sum of their parts (by 1 where that is 0), not by ``divisor``.
     base_weight: None, or that of the base in an average of models instead of task vectors:
     merged = (base_weight * base + sum of weights[t] * theta_t) / divisor, each product added to
     the sum by one rounding (a fused multiplication and addition, as torch's addcmul).
@@ -67,7 +67,7 @@ class MergekitSum(NamedTuple):
 
 
 def float32_total(numbers: Iterable[float]) -> float:
-    """Return a sum of weights as torch adds up to seven float32: in four lanes, then these."""
+    """Return a sum of weights in torch's order for up to seven float32: four lanes, then these."""
     values, lanes = np.array(tuple(numbers), dtype=np.float32), np.zeros(4, dtype=np.float32)
     whole = len(values) // 4 * 4
     for row in values[:whole].reshape(-1, 4):
@@ -80,14 +80,14 @@ def float32_total(numbers: Iterable[float]) -> float:
 class Rule(NamedTuple):
     """How the elements of one tensor are merged, see the module.
 
-    epsilon: float32 value; an agent changed an element where |tau| > epsilon, and what it changed
-        is kept. factors: per agent; shares: by c = 0 ... agents; elect_sign: whether.
-    thresholds: per agent, float32 values; kept is only |tau| above, strictly. drawing: what of the
-        kept is dropped. Neither makes an element count as unchanged.
+    epsilon: float32 value; an agent changed an element where |tau| > epsilon; only changed tau
+        survive. factors: per agent; shares: by c = 0 ... agents; elect_sign: whether.
+    thresholds: per agent, float32 values; only |tau| strictly above survives trimming. drawing:
+        which survivors are dropped. Neither makes an element count as unchanged.
     weights: per agent; None is 1 for all, and costs nothing. divisors: per agent; the sum is also
         divided by the sum of those of the tau in it (by 1 where that is 0). With elect_sign only.
     as_mergekit: the sum in mergekit's order, of its own methods; is_as_mergekit: whether that is
-        what is stored. Who changed what, and what is measured, does not depend on it.
+        what is stored. Overlap patterns and measurements do not depend on it.
     """
 
     epsilon: float
@@ -103,14 +103,14 @@ class Rule(NamedTuple):
 
 
 def means(n_agents: int, factor: float = 1.0) -> tuple[float, ...]:
-    """Return the shares of a scaled mean: factor / c, and 0 where nothing is kept."""
+    """Return the shares of a scaled mean: factor / c, and 0 for c = 0."""
     return (0.0, *(factor / c for c in range(1, n_agents + 1)))
 
 
 def keep_rule(rule: Rule, agent: int | None) -> Rule:
     """Return the rule that stores one agent's elements as they are, or the base's with None.
 
-    Who changed an element is told as before: by the rule's epsilon.
+    Overlap patterns still follow the rule's epsilon.
     """
     n = len(rule.factors)
     limits = tuple(0.0 if t == agent else math.inf for t in range(n))
@@ -119,11 +119,11 @@ def keep_rule(rule: Rule, agent: int | None) -> Rule:
 
 
 class BlockOutput(NamedTuple):
-    """What a rule or a formula makes of a block of elements.
+    """A merged block of elements, from a rule or a formula.
 
     values: float (n,), merged and not yet rounded; active: int64 overlap pattern (n,). Bit t of the
-    pattern says that agent t changed the element: by more than epsilon where the method has one, at
-    all where it has none. The engine counts changed and unique elements by it, measures the
+    pattern is set where agent t changed the element: by more than epsilon where the method has one,
+    else by any amount. The engine counts changed and unique elements by it, measures the
     effective factor where it has one bit, and rounds to nearest where it is 0.
     own: agent's index -> its own part of the change, (n,), where the change is a sum of such parts;
     without it what is retained is measured along the agent's own direction (``meters.retained``).
@@ -133,8 +133,8 @@ class BlockOutput(NamedTuple):
     active: Int64[Tensor, " n"]
     own: Callable[[int], Tensor] | None = None
 
-    def part(self, piece: slice) -> BlockOutput:
-        """Return what is said of a piece of the elements."""
+    def part(self, where: slice) -> BlockOutput:
+        """Return this result for a slice of the elements."""
         own = self.own
-        own_of_piece = None if own is None else lambda t: own(t)[piece]
-        return BlockOutput(self.values[piece], self.active[piece], own_of_piece)
+        own_there = None if own is None else lambda t: own(t)[where]
+        return BlockOutput(self.values[where], self.active[where], own_there)

@@ -1,4 +1,4 @@
-"""What the loops do, as torch operations: their tested oracle, and the way on any other device.
+"""The loops as torch operations: their reference in tests, and the code for other devices.
 
 Formulas and order of operations are those of ``loops``, so that the bits are the same on every
 device. Blocks are float32 tensors (every storage dtype converts to it exactly); agents are stacked.
@@ -25,14 +25,14 @@ from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _MASK32 = 0xFFFFFFFF
 
-PIECE = 1 << 23
-"""Elements that are measured at a time: of a whole embedding all temporaries take many times it."""
+CHUNK = 1 << 23
+"""Elements measured at a time: temporaries of a whole embedding would be many times its size."""
 
 
 def find_patterns(
     base: Float32[Tensor, " n"], agents: Float32[Tensor, "agents n"], epsilon: float
 ) -> Int64[Tensor, " n"]:
-    """Return who changed each element by more than epsilon, a float32 value: bit t is agent t."""
+    """Return which agents changed each element by more than epsilon (float32): bit t is agent t."""
     pattern = torch.zeros(base.shape, dtype=torch.int64, device=base.device)
     for t, agent in enumerate(agents):
         pattern |= ((agent - base).abs() > epsilon).long() << t
@@ -125,7 +125,7 @@ def _as_mergekit(
     agents: Float32[Tensor, "agents n"],
     included: Bool[Tensor, "agents n"],
 ) -> Float32[Tensor, " n"]:
-    """Return float32 output in mergekit's order of operations; included: whose tau are summed."""
+    """Return float32 output in mergekit's order of operations; included: which tau are summed."""
 
     def number(value: float) -> Tensor:
         return torch.tensor(value, dtype=torch.float32, device=base.device)
@@ -160,10 +160,10 @@ def _fma(a: Float32[Tensor, " n"], b: Tensor, c: Float32[Tensor, " n"]) -> Float
 
 
 def _add_round_to_odd(a: Float64[Tensor, " n"], b: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
-    """Return a + b, its last bit set where it is not exact: a second rounding then errs nowhere."""
+    """Return a + b, its last bit set where inexact: a second rounding is then correct."""
     total = a + b
     back = total - a
-    rest = (a - (total - back)) + (b - back)  # what the addition's rounding took
+    rest = (a - (total - back)) + (b - back)  # the addition's rounding error
     bits = total.view(torch.int64)
     is_beyond = (rest != 0) & ((rest > 0) != (total > 0))
     return torch.where(rest == 0, bits, (bits - is_beyond.long()) | 1).view(torch.float64)
@@ -176,18 +176,18 @@ def measure(
     merged: BlockOutput,
     groups: Iterable[slice],
 ) -> Float64[Tensor, "groups agents 9"]:
-    """Return what was stored of each agent's tau, see ``cpu.measure``; no waiting.
+    """Return how each agent's tau was stored, see ``cpu.measure``; does not synchronize.
 
-    merged: whose ``own`` may be None: there are no own parts. Then error is what rounding did to
-    the merged values, [3] is of (change - error) tau, [7] of change**2, [8] of (change - error)**2.
+    merged: its ``own`` may be None (no own parts). Then error is the merged values' rounding
+    error, [3] is of (change - error) tau, [7] of change**2, [8] of (change - error)**2.
     """
-    if len(base) > PIECE:
+    if len(base) > CHUNK:
         groups, found = list(groups), []
-        for at in range(0, len(base), PIECE):
-            piece = slice(at, at + PIECE)
+        for at in range(0, len(base), CHUNK):
+            chunk = slice(at, at + CHUNK)
             within = [slice(max(0, g.start - at), max(0, g.stop - at)) for g in groups]
-            part = merged.part(piece)
-            found.append(measure(base[piece], agents[:, piece], stored[piece], part, within))
+            part = merged.part(chunk)
+            found.append(measure(base[chunk], agents[:, chunk], stored[chunk], part, within))
         return torch.stack(found).sum(0)
     x = base.double()
     change = stored.double() - x

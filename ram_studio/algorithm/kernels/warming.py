@@ -12,7 +12,7 @@ ELEMENTS = 64
 
 
 def warm() -> None:
-    """Compile the loops for two to four agents, and keep them for the next start."""
+    """Compile the loops for two to four agents, and cache them for the next start."""
     for n in (2, 3, 4):
         base, pattern = np.zeros(ELEMENTS, np.uint16), np.zeros(ELEMENTS, cpu.pattern_dtype(n))
         agents, merged = (base,) * n, np.empty_like(base)

@@ -1,13 +1,13 @@
-"""What a cosine between two agents' updates lies between: a floor and a ceiling, without a pass.
+"""Floor and ceiling of the cosine between two agents' updates, without a pass over the weights.
 
     floor_ab   = 1.96 sqrt(sum_l |a_l|^2 |b_l|^2 / n_l) / (|a| |b|)      a_l: a's update in layer l
     ceiling_ab = sqrt(sum over S of a_i^2 * sum over S of b_i^2) / (|a| |b|)  S: what both changed
 
-Floor: shuffle one of the updates within each layer, n_l elements; 95 % of the cosines then lie
-within it, for updates whose mean is near 0. Ceiling: both moved alike wherever both moved, at all
-(Cauchy-Schwarz). Near-orthogonal updates that share many places are a case where RAM, TIES and the
-mean come to nearly the same merge (arXiv 2607.16062, which takes a random initialization and
-checkpoints of one run as its floor and ceiling).
+Floor: shuffle one of the updates within each layer, n_l elements; 95 % of the cosines are then
+within it, for updates whose mean is near 0. Ceiling: the largest cosine possible with these sums
+over S (Cauchy-Schwarz). For near-orthogonal updates that share many elements, RAM, TIES and the
+mean give nearly the same merge (arXiv 2607.16062, where floor and ceiling are a random
+initialization and checkpoints of one run).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ram_studio.algorithm.meters.relations import pairs_of, products_of
 from ram_studio.algorithm.shapes import Float64
 
 WITHIN = 1.96
-"""Standard deviations that hold 95 % of a normal distribution."""
+"""Standard deviations that cover 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
 class CosineBounds:
-    """Of each pair in the order of ``pairs_of``; of the mean cosine, pairs weighing as their sizes.
+    """Bounds by pair, in the order of ``pairs_of``, and of the mean weighted by |a| |b|.
 
     NaN where one of two agents changed nothing; ceilings None beyond six agents.
     """
@@ -66,6 +66,6 @@ def _energy_of_both(analysis: Analysis, n: int) -> Float64[np.ndarray, " pairs"]
     energy = np.zeros((n, n))
     for value, (mask, a, b) in zip(analysis.energies.products[0], products_of(n), strict=True):
         if a == b:
-            # What a changed in this set, for every other agent of the set.
+            # The changes of a in this set, for every other agent of the set.
             energy[a, [t for t in range(n) if mask >> t & 1]] += value
     return np.sqrt(np.array([energy[a, b] * energy[b, a] for a, b in pairs_of(n)]))

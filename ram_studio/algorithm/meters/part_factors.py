@@ -10,8 +10,8 @@ of the w_s tau_s of those that changed it, or lambda_s w_s tau_s where only s di
 
     factor = sum_s w_s (a_s + lambda_s b_s)
 
-with a_s and b_s known at every point of the epsilon grid: what s brings into means, and what it
-does alone. The plain sum has one factor, which every scale (average: 1/N) multiplies.
+with a_s and b_s known at every point of the epsilon grid: the contribution of s to means, and
+alone. The plain sum has one factor per part, multiplied by its scale (average: 1/N).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PartFactors:
     def keep_agents(self, keep: Sequence[int]) -> PartFactors | None:
         """Return the sums in another order of agents; None when one is left out.
 
-        What is an agent's own part grows when others leave; that is not known.
+        An agent's own part grows when others leave; by how much is not known.
         """
         pick = list(keep)
         if len(pick) != len(self.energy):
@@ -79,7 +79,7 @@ class PartFactors:
     ) -> Float64[np.ndarray, "agents 2"]:
         """Return the factors of a merge of the RAM family at a grid point.
 
-        lambdas: by agent, on what it alone changed; weights: by agent, 1 when left out.
+        lambdas: by agent, on its unique elements; weights: by agent, 1 when left out.
         """
         shared = np.ones(len(lambdas)) if weights is None else np.asarray(weights, dtype=np.float64)
         unique = shared * np.asarray(lambdas, dtype=np.float64)
@@ -91,7 +91,7 @@ def _divide(sums: np.ndarray, energy: np.ndarray) -> np.ndarray:
 
 
 def factors_dict(factors: Sequence[float] | np.ndarray | None) -> dict[str, float | None]:
-    """Return an agent's own and shared factor as JSON has them, None where there is none."""
+    """Return an agent's own and shared factor for JSON, None where undefined."""
     own, shared = (np.nan, np.nan) if factors is None else map(float, factors)
     return {"own": None if np.isnan(own) else own, "shared": None if np.isnan(shared) else shared}
 

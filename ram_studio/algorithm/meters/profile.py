@@ -1,4 +1,4 @@
-"""The client profile: what a browser needs of an analysis to preview settings by itself."""
+"""The client profile: the data with which a browser previews settings without the server."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
     module_active, defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
     energy, cross (K x N x N), norm2 (N): see ``retained.Energies``, the first two as shares of
     norm2, in twelve digits; parts, sum, weighing, relations and rounding. Each of these is None
-    where the analysis does not have it. lost: K sentences on agents of which epsilon leaves
-    nothing in effect, None without any.
+    where the analysis does not have it. lost: K sentences on agents whose update epsilon removes
+    in effect, None without any.
 
     parts: own and shared (K x N x (1 + N)), the numbers a, b_1 ... b_N of an agent's factor
         a + sum of lambda_s b_s on its own and shared part, see ``part_factors``, in seven decimals;
@@ -111,11 +111,10 @@ def _weighing(analysis: Analysis) -> dict[str, Any] | None:
 
     depth: of each layer, see ``grouping.depths_of``. total (layers x N x 2 x N): sums of tau_t
     tau_s over the own and the shared part of t, over the part's sum of tau_t^2. rows: the same of
-    RAM's merge, 16-bit integers in base64, K x layers x N rows of 1 + 2N: what t alone brings into
-    its own part; what each s brings into means of its own part (below the reference epsilon, whose
-    index is reference) or alone into its shared part (from there on; the other is 0); and what each
-    brings into means of its shared part. scale (N x 2): of the own and the shared part, by which
-    the integers are multiplied.
+    RAM's merge, 16-bit integers in base64, K x layers x N rows of 1 + 2N contributions: of t alone
+    to its own part; of each s to means of its own part (below the reference epsilon, whose index is
+    reference) or alone to its shared part (from there on; the other is 0); of each s to means of
+    its shared part. scale (N x 2): factors on the integers, of the own and the shared part.
     """
     sums, parts = analysis.weighing, analysis.part_factors
     if sums is None or parts is None:
@@ -148,7 +147,7 @@ def _weighing(analysis: Analysis) -> dict[str, Any] | None:
 
 
 def _relations(analysis: Analysis) -> dict[str, Any]:
-    """Return how the agents relate.
+    """Return magnitudes, signs and cosines of the agents.
 
     unique_magnitude, shared_magnitude (K x N sums of |tau|: rho_m = shared / unique,
     0 when both are 0, infinite when only unique is); shared (K elements), conflict (K of them
@@ -219,10 +218,10 @@ def _rounding(steps: StepCounts) -> dict[str, Any]:
     A curve is {cells: [[delta, share, noise]], loose, spread, noise}, or None where the agent
     changed nothing alone. With x = (lambda - 1) delta,
 
-        kept(delta) = 1 + rint(x) / delta
-        estimate    = sum of share kept(delta) + loose lambda           (rounding to nearest)
-        width       = spread + sum of share / (2 delta) over ties       (lambda up to 2)
-        error       = sqrt(sum of noise f (1 - f) + noise / 4), f = x - floor(x)  (stochastic)
+        stored(delta) = 1 + rint(x) / delta
+        estimate      = sum of share stored(delta) + loose lambda       (rounding to nearest)
+        width         = spread + sum of share / (2 delta) over ties     (lambda up to 2)
+        error         = sqrt(sum of noise f (1 - f) + noise / 4), f = x - floor(x)  (stochastic)
 
     where within 1e-4 of half-way rint(x) is floor(x) + 1/2 and the cell a tie; see
     ``rounding_meter.estimate`` for lambda beyond 2 and ``rounding_meter`` for the reasons.
@@ -240,7 +239,7 @@ def _rounding(steps: StepCounts) -> dict[str, Any]:
 
 
 def _every_point(steps: StepCounts, agent: int, dtype: str) -> dict[str, Any]:
-    """Return the different curves of an agent, and which of them holds at each grid point."""
+    """Return the different curves of an agent, and the index of the curve at each grid point."""
     curves: list[dict[str, Any] | None] = []
     points = []
     for point in range(len(EPSILON_GRID)):

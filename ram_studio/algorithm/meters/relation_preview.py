@@ -1,4 +1,4 @@
-"""What an analysis says beyond counts, as JSON: signs, cosines and the rounding meter."""
+"""An analysis's statistics beyond counts, as JSON: signs, cosines and the rounding meter."""
 
 from __future__ import annotations
 
@@ -82,12 +82,11 @@ def _share(part: float | int | None, whole: float | int) -> float | None:
 def rounding_preview(
     analysis: Analysis, point: int, factors: Mapping[str, float | None]
 ) -> dict[str, Any] | None:
-    """Return what each output dtype would keep of lambda, by dtype in words and agent.
+    """Return the effective lambda in each output dtype, by dtype in words and agent.
 
-    factors: requested lambda by agent; an agent without one is left out. For each agent that
-    changed something alone: nearest (the estimate), low and high (the measured factor lies
-    between), stochastic (lambda) and stochastic_error (its standard error). None when the analysis
-    lacks it.
+    factors: requested lambda by agent; an agent without one is left out. For each agent with unique
+    elements: nearest (the estimate), low and high (bounds of the measured factor), stochastic
+    (lambda) and stochastic_error (its standard error). None when the analysis lacks steps.
     """
     if analysis.steps is None:
         return None

@@ -2,7 +2,7 @@
 
 Statistics beyond the paper's counts, at every point of the epsilon grid, per tensor. An element
 is changed by agent t at epsilon when |tau_t| > epsilon; it is shared when several agents changed
-it. Only changed task vectors enter; what lies at or below epsilon is as if it were 0.
+it. Only changed task vectors enter; tau at or below epsilon count as 0.
 
 Sums are float64. |tau| is rounded to a multiple of 2**-38 before it is added, so that sums up to
 32768 per tensor are exact and the same in any order; beyond, and for dot products, the last digits
@@ -33,7 +33,7 @@ from ram_studio.algorithm.scaling import overlap_unique_ratio
 from ram_studio.algorithm.shapes import Float64, Int64, Real
 
 EXPONENTS = 256
-"""Exponent fields of float32; statistics of rounding are kept by that of the agent's element."""
+"""Exponent fields of float32; rounding statistics are grouped by that of the agent's element."""
 
 HALF_STEPS = 128
 """Largest update counted exactly, in halves of the agent's last place (64 whole places)."""
@@ -49,33 +49,33 @@ Sums below 2**53 of them (32768) are then exact, so they are the same in every o
 
 
 def pairs_of(n_agents: int) -> list[tuple[int, int]]:
-    """Return the pairs of agents in the order that all statistics keep them."""
+    """Return the pairs of agents in the order of all statistics."""
     return list(itertools.combinations(range(n_agents), 2))
 
 
 def members_of(n_agents: int) -> list[tuple[int, int]]:
-    """Return (bit mask, agent) for each agent of each set of agents, in the order kept."""
+    """Return (bit mask, agent) for each agent of each set of agents, in the order of sums."""
     return [(m, t) for m in range(1, 1 << n_agents) for t in range(n_agents) if m >> t & 1]
 
 
 def products_of(n_agents: int) -> list[tuple[int, int, int]]:
-    """Return (bit mask, a, b) for agents a <= b of each set of agents, in the order kept."""
+    """Return (bit mask, a, b) for agents a <= b of each set of agents, in the order of sums."""
     return [(m, a, b) for m, a in members_of(n_agents) for b in range(a, n_agents) if m >> b & 1]
 
 
 class RowLayout:
-    """Where the kernels keep which statistic of some agents: consecutive rows of one table.
+    """Rows of each statistic in the kernels' table, consecutive ones.
 
-    has_sets: whether |tau| is kept by set of agents.
-    magnitudes: |tau| by set and agent (row mask * agents + agent), or for more agents than sets
-    are kept for, by agent: alone, shared. conflicts: one row, elements whose signs differ.
-    cancelled: one per agent, what points against the sum. pairs: PAIR_ROWS per pair.
-    products: of tau_a tau_b, see ``products_of``; for more agents than sets are kept for tau_t**2,
+    has_sets: whether |tau| is summed by set of agents (up to six).
+    magnitudes: |tau| by set and agent (row mask * agents + agent), or without sets by agent:
+    alone, shared. conflicts: one row, elements whose signs differ.
+    cancelled: one per agent, |tau| against the sum. pairs: PAIR_ROWS per pair.
+    products: of tau_a tau_b, see ``products_of``; without sets tau_t**2,
     then tau_t times the other changes, both by agent and number of others, and the square of the
     sum by number of agents. factors: of own and shared parts, 3 agents + 1 by agent and part, see
     ``part_factors``: times each agent's share of the mean, times what each changed alone, and at
     epsilon 0 only times each agent's tau, and squared. sums: products and factors. loose: |tau| and
-    tau**2 of what is not counted in steps, by agent, nearness to an edge and binade.
+    tau**2 of updates not counted in steps, by agent, nearness to an edge and binade.
     """
 
     def __init__(self, n_agents: int) -> None:
@@ -108,11 +108,11 @@ class Relations:
     conflicts: shared elements at which two of the agents that changed them differ in sign.
     cancelled: over shared elements, the |tau_t| that points against the sum of the changed tau;
         where that sum is exactly 0, half of |tau_t|. Twice the sum over all agents is therefore
-        what is lost at all: the sum over shared elements of (sum |tau| - |sum tau|).
+        the total loss: the sum over shared elements of (sum |tau| - |sum tau|).
     dots: tau_a . tau_b over all elements, whatever epsilon; squared norms on the diagonal.
 
-    conflicts and cancelled are None where agents were left out and more than two remain: they
-    cannot be derived from what is kept.
+    conflicts and cancelled are None where agents were left out and more than two remain: the stored
+    sums do not determine them.
     """
 
     magnitude: Float64[np.ndarray, "groups points agents 2"]
@@ -129,7 +129,7 @@ class Relations:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The pairs of agents, in the order kept."""
+        """The pairs of agents, in the order of sums."""
         return pairs_of(self.n_agents)
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> Relations:
@@ -146,7 +146,7 @@ class Relations:
         Raises: ValueError without sums by set (more than six agents).
         """
         if self.by_set is None:
-            raise ValueError("Agents can only be dropped when sums by set were kept.")
+            raise ValueError("Agents can only be dropped from analyses with sums by set.")
         n = len(keep)
         by_set = keep_sets(self.by_set, members_of(self.n_agents), members_of(n), keep)
         old_pairs = {pair: place for place, pair in enumerate(pairs_of(self.n_agents))}
@@ -159,7 +159,7 @@ class Relations:
             cancelled = None if self.cancelled is None else self.cancelled[:, :, list(keep)]
         elif n == 2:
             # Of a pair only the smaller of two opposite changes is against the sum, or half of
-            # each where they are equal: which of the two agents' it was is not kept.
+            # each where they are equal: whether it was a's or b's is not stored.
             conflicts = counts[:, :, 0, 1]
         elif n == 1:
             conflicts = np.zeros(counts.shape[:2], dtype=np.int64)
@@ -200,7 +200,7 @@ def magnitude_of_sets(
 def group_ratios(
     sums: Real[np.ndarray, "tensors agents 2"], groups: Sequence[Sequence[int]]
 ) -> Float64[np.ndarray, "groups agents"]:
-    """Return shared / unique of each agent over each group, from what it changed alone and shared.
+    """Return shared / unique of each agent over each group, from sums of both by tensor.
 
     Of counts that is rho (Eq. 2), of sums of |tau| rho_m: every element weighted by how far it
     moved. The paper names the isotropic assumption - every changed element counts the same - as its
@@ -223,8 +223,8 @@ def build_relations(
 ) -> Relations:
     """Return the statistics from the kernels' rows (all but the loose ones) at each point.
 
-    The differences that the kernels add up leave a last digit where nothing is left; the exact
-    counts say where that is.
+    The kernels add up differences, which may leave a rounding error where the sum is 0; the exact
+    counts show where.
     """
     layout = RowLayout(counts.n_agents)
     magnitude, by_set = build_magnitude(table, counts)

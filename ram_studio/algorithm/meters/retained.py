@@ -1,6 +1,6 @@
-"""Retained and interference: what a merge holds of each agent's update, and what it adds.
+"""Retained and interference: the share of each agent's update in a merge, and what is added to it.
 
-    own_t      = what agent t brings into the merge: lambda_t tau_t where it alone changed an
+    own_t      = contribution of agent t to the merge: lambda_t tau_t where it alone changed an
                  element, tau_t / c where c agents did, 0 where |tau_t| <= epsilon
     retained_t     = <own_t, tau_t> / |tau_t|^2 = lambda_t E_t0 + sum_j E_tj / (j + 1)
     interference_t = |merge - own_t| / |tau_t|          (merge: as a change of the base)
@@ -10,24 +10,23 @@ divided by |tau_t|^2. retained_t is unique (E_t0) + boost ((lambda_t - 1) E_t0) 
 lost to averaging (sum_j E_tj - E_tj / (j + 1)) and lost to epsilon (1 - sum_j E_tj) are what is
 missing.
 
-A merge measures both from what it stored, and tells what the method did from what rounding did:
+A merge measures both from the stored values, and separates the method's effect from rounding:
 
-    error         = stored change - the method's change, not yet rounded (the sum of all own parts)
-    retained_t        = <own_t + error, tau_t> / |tau_t|^2, error over what t changed
-    rounding_t    = <error, tau_t> / |tau_t|^2                                   (a part of
-    retained_t) interference_t    = |stored change - own_t| / |tau_t|
-    by_rounding_t = interference_t - |stored change - error - own_t| / |tau_t|
+    error          = stored change - the method's change, not yet rounded (the sum of all own parts)
+    retained_t     = <own_t + error, tau_t> / |tau_t|^2, error over the elements that t changed
+    rounding_t     = <error, tau_t> / |tau_t|^2                           (a part of retained_t)
+    interference_t = |stored change - own_t| / |tau_t|
+    by_rounding_t  = interference_t - |stored change - error - own_t| / |tau_t|
 
-so that retained_t - rounding_t and interference_t - by_rounding_t are what was predicted, whatever
-the output's dtype. Where a method's change is no sum of own parts (WUDI), the own part is the share
+so that retained_t - rounding_t and interference_t - by_rounding_t equal the predictions, for any
+output dtype. Where a method's change is not a sum of own parts (WUDI), the own part is the share
 of the change along tau_t, so that retained_t = <stored change, tau_t> / |tau_t|^2.
 
-Before the merge both follow from sums over the model that do not depend on settings, kept at every
-grid point.
-Products of float32 are exact in float64, whose range holds all of them. They are added in an order
-that the elements alone decide: within 65536 elements of a tensor, these in order. Sums of tensors
+Before the merge both follow from sums over the model at every grid point, which no setting changes.
+Products of float32 are exact in float64, whose range holds all of them. The order of addition
+depends on the elements alone: within 65536 elements of a tensor, these in order. Sums of tensors
 are added exactly and rounded once (``exact_sums``), so they are the same for any number of threads,
-size of blocks, order of shards, and for parts of a model that are counted apart.
+block size and shard order, and for parts of a model that are counted separately.
 """
 
 from __future__ import annotations
@@ -112,15 +111,15 @@ class Energies:
         Raises: ValueError without sums by set (more than six agents).
         """
         if self.products is None:
-            raise ValueError("Agents can only be dropped when sums by set were kept.")
+            raise ValueError("Agents can only be dropped from analyses with sums by set.")
         n = len(keep)
         retained = keep_sets(self.products, products_of(self.n_agents), products_of(n), keep)
         return Energies.of_products(retained, n)
 
     def ram(self, point: int, factors: Sequence[float]) -> list[RetainedShares | None]:
-        """Return each agent's Retained in a merge of the RAM family at a grid point.
+        """Return each agent's retained shares in a merge of the RAM family at a grid point.
 
-        factors: lambda by agent, on what it alone changed.
+        factors: lambda by agent, on its unique elements.
         """
         n, norm2 = self.n_agents, self.norm2
         counts = np.arange(1, n + 1)
@@ -150,9 +149,9 @@ class Energies:
         return found
 
     def scaled_sum(self, scale: float) -> list[RetainedShares | None]:
-        """Return each agent's Retained where every tau is multiplied by ``scale`` and added up.
+        """Return each agent's retained shares where the sum of all tau is multiplied by ``scale``.
 
-        There is no epsilon: every change counts, unique where no other agent made one.
+        Without epsilon: every change counts, as unique where no other agent changed the element.
         """
         unique = self.energy[0, :, 0]
         others = self.others_all
@@ -172,14 +171,14 @@ class Energies:
 
 @dataclass(frozen=True)
 class RetainedShares:
-    """What a merge holds of one agent's update, as shares of |tau|^2, and interference in it.
+    """The parts of one agent's update that a merge retains, as shares of |tau|^2, and interference.
 
     retained = unique + boost + shared + rounding, and
-    unique + shared + lost_to_averaging + lost_to_epsilon = 1. boost is what the factor on unique
-    elements adds, negative where it takes away; lost_to_averaging is negative where shared elements
-    are scaled up. rounding: what storing added or took away, 0 before a merge was measured.
-    interference: a multiple of |tau|; interference_rounding: what of it storing added, or took away
-    where negative, 0 before a merge was measured.
+    unique + shared + lost_to_averaging + lost_to_epsilon = 1. boost: effect of the factor on unique
+    elements, negative below 1; lost_to_averaging is negative where shared elements are scaled up.
+    rounding: effect of storing, of either sign, 0 before a merge was measured.
+    interference: a multiple of |tau|; interference_rounding: its change by storing, of either sign,
+    0 before a merge was measured.
     """
 
     retained: float
@@ -202,9 +201,9 @@ class RetainedShares:
         stored_rest: float | None = None,
         **parts: float,
     ) -> RetainedShares | None:
-        """Return it from its parts; None for an agent that changed nothing.
+        """Return the shares from their parts; None for an agent that changed nothing.
 
-        rest: |merge - own part|^2; stored_rest: the same of what was stored.
+        rest: |merge - own part|^2; stored_rest: the same for the stored merge.
         """
         if not norm2 > 0:
             return None
@@ -216,9 +215,7 @@ class RetainedShares:
 
 
 def retained_dict(found: RetainedShares | None) -> dict[str, Any]:
-    """Return "retained" ("total" and its parts) and interference as JSON has them, None where
-    unknown.
-    """
+    """Return "retained" ("total" and its parts) and interference for JSON, None where unknown."""
     if found is None:
         return {"retained": None, "interference": None, "interference_rounding": None}
     parts = dict(vars(found))
@@ -229,8 +226,8 @@ def retained_dict(found: RetainedShares | None) -> dict[str, Any]:
 def build_energies(rows: Float64[np.ndarray, "points products"], counts: OverlapCounts) -> Energies:
     """Return the sums over the model from the kernels' rows, added up over all tensors.
 
-    counts: of the model or of its tensors. The differences that the kernels add up leave a last
-    digit where nothing is left; the exact counts say where that is.
+    counts: of the model or of its tensors. The kernels add up differences, which may leave a
+    rounding error where the sum is 0; the exact counts show where.
     """
     n = counts.n_agents
     if counts.patterns is not None:

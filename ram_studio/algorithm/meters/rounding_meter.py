@@ -1,20 +1,20 @@
-"""The rounding meter: what an output dtype will keep of lambda, told before the merge.
+"""The rounding meter: the effective lambda in an output dtype, predicted before the merge.
 
 A merge measures it afterwards: the effective factor of agent t is
 
     sum (stored - base) tau / sum tau**2    over the elements that only agent t changed.
 
 Before, with y = base + tau the agent's own element, the merge will store the neighbor of
-y + (lambda - 1) tau. Where y lies on the output's grid, whose spacing is g around y, and the result
-stays in y's binade, that is exactly y + g rint((lambda - 1) tau / g), so the element keeps
+y + (lambda - 1) tau. Where y is on the output's grid, whose spacing is g around y, and the result
+stays in y's binade, that is exactly y + g rint((lambda - 1) tau / g). The stored multiple of tau
 
-    kept(delta, lambda) = 1 + rint((lambda - 1) delta) / delta,    delta = |tau| / g,
+    stored(delta, lambda) = 1 + rint((lambda - 1) delta) / delta,    delta = |tau| / g,
 
-of tau, which is all that a histogram of delta needs to say. The analysis pass counts updates of up
-to 64 last places exactly, by the binade of y, so that delta is known for every output dtype.
+follows from a histogram of delta alone. The analysis pass counts updates of up to 64 last places
+exactly, by the binade of y, so that delta is known for every output dtype.
 Everything else ("loose": larger updates, results that may leave the binade, agents stored more
 finely than the output) is estimated as lambda, with the largest error that rounding can make as
-its bound: half a spacing of the output where the result lies.
+its bound: half a spacing of the output at the result.
 """
 
 from __future__ import annotations
@@ -72,9 +72,8 @@ class StepCounts:
     """Updates of elements that one agent alone changed, by size in last places, and the rest.
 
     exact: one row per kind of update: agent, index of its dtype in DTYPES, epsilon grid interval
-    below
-        which another agent changed the element too, exponent field of the agent's element (of the
-        binade that tau points into), |tau| in halves of the agent's last place, how many elements.
+        below which another agent changed the element too, exponent field of the agent's element (of
+        the binade that tau points into), |tau| in halves of its last place, number of elements.
     loose: agent, whether the result may leave the binade (0, 1), exponent field;
     loose_sums: sum of |tau| and of tau**2 of these at each grid point.
     layer_exact, layer_loose, layer_sums: the same by layer, at the default epsilon only: layer,
@@ -94,7 +93,7 @@ class StepCounts:
     def keep_agents(self, keep: Sequence[int]) -> StepCounts | None:
         """Return the counts in another order of agents; None when one is left out.
 
-        What an agent alone changed grows when others leave; that is not kept.
+        An agent's unique region grows when others leave; by how much is not stored.
         """
         if len(keep) != self.n_agents:
             return None
@@ -115,9 +114,9 @@ class StepCounts:
         )
 
     def curve(self, agent: int, point: int, dtype: str) -> Curve | None:
-        """Return what an output dtype keeps of one agent over the model at a grid point.
+        """Return one agent's curve in an output dtype, over the model, at a grid point.
 
-        None when the agent changed nothing alone there.
+        None when the agent has no unique elements there.
         """
         updates, lower, first = self._by_agent[agent]
         mine = self.loose[:, 0] == agent
@@ -130,9 +129,7 @@ class StepCounts:
 
     @cached_property
     def _by_agent(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Each agent's updates (see _curve), and the epsilon grid intervals they are unique
-        between.
-        """
+        """Each agent's updates (see _curve), and the grid intervals in which they are unique."""
         found = []
         for agent in range(self.n_agents):
             _, source, lower, exponent, halves, count = self.exact[self.exact[:, 0] == agent].T
@@ -152,7 +149,7 @@ class StepCounts:
 
 
 def add_up(rows: Int64[np.ndarray, "rows columns"]) -> Int64[np.ndarray, "kinds columns"]:
-    """Return the different kinds (all columns but the last) in order, their counts added up."""
+    """Return the distinct kinds (all columns but the last) in order, their counts added up."""
     kinds, where = np.unique(rows[:, :-1], axis=0, return_inverse=True)
     totals = np.zeros(len(kinds), dtype=np.int64)
     np.add.at(totals, where.reshape(-1), rows[:, -1])
@@ -176,7 +173,7 @@ def _updates(
 
 
 def grid_intervals(size: np.ndarray) -> np.ndarray:
-    """Return how many grid points lie below each |tau| (0 for tau = 0)."""
+    """Return how many grid points are below each |tau| (0 for tau = 0)."""
     bins = epsilon_grid.key_of(size.astype(np.float32))
     return np.searchsorted(epsilon_grid.GRID_BINS, bins, side="right")
 
@@ -185,7 +182,7 @@ class Cell(NamedTuple):
     """Updates of ``delta`` spacings of the output: their share of sum tau**2.
 
     noise: sum over them of (tau g)**2 / (sum tau**2)**2, the variance of the effective factor
-    that rounding at random adds, but for the f (1 - f) of the drawn step.
+    that stochastic rounding adds, but for the f (1 - f) of the drawn step.
     """
 
     delta: float
@@ -195,7 +192,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """What one output dtype keeps of one agent, as a function of lambda.
+    """Effective factor of one agent in one output dtype, as a function of lambda.
 
     cells: the exact part; loose: share of sum tau**2 of the rest; spread: bound on the rest's
     error at lambda up to 2; noise: as Cell.noise, for the rest.
@@ -208,7 +205,7 @@ class Curve:
     noise: float
 
     def short(self) -> Curve:
-        """Return the curve as the client profile has it, so that all estimates are one number."""
+        """Return the curve with the client profile's digits, so that all estimates agree."""
         return curve_from_dict(self.to_dict(), self.dtype)
 
     def to_dict(self, coarsest: float = 64.0, smallest: float = 2e-4) -> dict[str, Any]:
@@ -291,7 +288,7 @@ def estimate(curve: Curve, factor: float) -> Estimate:
 
     The exact part is exact up to half-way cases, which may go either way; the rest counts as
     ``factor``, within its bound. Beyond lambda = 2 results may leave their binade, and the bound
-    is widened to what can happen there.
+    is widened for them.
 
     Raises: SettingsError for a factor below 1 or not finite (no rule gives one).
     """
@@ -346,19 +343,19 @@ def lost_rescaling(factors: Factors) -> dict[str, tuple[float, float]]:
 
 
 def _lost_texts(factors: Factors) -> list[str]:
-    """Return "coding 1.000 instead of 1.200" by agent, in as many digits as tell the two apart."""
+    """Return "coding 1.000 instead of 1.200" by agent, with the digits that distinguish the two."""
     texts = []
     for name, (requested, effective) in lost_rescaling(factors).items():
         pairs = ((f"{effective:.{n}f}", f"{requested:.{n}f}") for n in range(3, 17))
-        stored, asked = next(pair for pair in pairs if pair[0] != pair[1])
-        texts.append(f"{name} {stored} instead of {asked}")
+        stored, requested = next(pair for pair in pairs if pair[0] != pair[1])
+        texts.append(f"{name} {stored} instead of {requested}")
     return texts
 
 
 def rounding_advice(dtype: str | None, factors: Factors) -> str:
-    """Return one sentence on agents whose rescaling rounding to nearest takes, "" for none.
+    """Return advice on agents that lose rescaling by rounding to nearest, "" for none.
 
-    dtype: output dtype in words, as the user knows it, None to leave it out.
+    dtype: output dtype in words for the user, None to leave it out.
     """
     parts = _lost_texts(factors)
     if not parts:

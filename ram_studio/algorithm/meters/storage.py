@@ -1,9 +1,9 @@
-"""What was trained, and what only the storage format makes look so.
+"""Separates trained changes from those that only the storage format causes.
 
 A checkpoint saved in another dtype than its base differs from it everywhere without any training.
-From an analysis this tells the two apart: counts as stored beside counts with every agent rounded
-to the base's dtype. It also finds agents that changed nothing, changed nearly everything, or are
-one another's copy. Arithmetic on counts only.
+An analysis shows which it is: it has counts as stored and counts with every agent rounded to the
+base's dtype. This also finds agents that changed nothing, changed nearly everything, or are copies
+of each other. Arithmetic on counts only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DENSE = 0.95
 """An agent that changed more than this share of all elements may be of another base."""
 
 STORAGE_GAP = 1.5
-"""Counts as stored more than this many times those rounded: the dtype makes part of the density."""
+"""If counts as stored exceed rounded ones by this factor, the dtype causes part of the density."""
 
 SURVIVING = 0.1
 """Less than this share of the changed elements left after rounding: storage, not training."""
@@ -51,13 +51,13 @@ Verdict = Literal["training", "partly-storage", "storage", "unchanged", "unknown
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing a user should know before merging; nothing in it stops a merge.
+    """A finding to show the user before merging; it never stops a merge.
 
     Attributes:
-        kind: what it is about.
+        kind: its topic.
         text: one or two plain sentences that name the agents.
-        agents: whom it concerns; empty for the base or all.
-        level: "warn", or "note" for what is only worth knowing.
+        agents: the agents concerned; empty for the base or all.
+        level: "warn", or "note" for information only.
     """
 
     kind: Kind
@@ -97,11 +97,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class AgentStorage:
-    """How one agent is stored, and what its differences from the base are.
+    """How one agent is stored, and the cause of its differences from the base.
 
     Attributes:
-        verdict: "training"; "partly-storage" when the dtype makes a third or more of the density;
-            "storage" when it makes nearly all; "unchanged"; "unknown" before a pass.
+        verdict: "training"; "partly-storage" when the dtype causes a third or more of the density;
+            "storage" when it causes nearly all; "unchanged"; "unknown" before a pass.
         text: one or two sentences that name the agent.
         stored: counts as stored; None before a pass.
         rounded: counts as if every agent were stored in the base's dtype; None when all are.
@@ -125,10 +125,10 @@ class AgentStorage:
 
 
 def storage_verdicts(analysis: Analysis, point: int = DEFAULT_INDEX) -> dict[str, AgentStorage]:
-    """Return for each agent what its differences are, at a grid point.
+    """Return the cause of each agent's differences from the base, at a grid point.
 
-    Where an agent changed nothing above that epsilon but something below, the verdict is that of
-    epsilon 0; `stored` and `rounded` are always those of `point`.
+    Where an agent's changes are all at or below that epsilon, the verdict is that of epsilon 0;
+    `stored` and `rounded` are always those of `point`.
     """
     rounded = None if analysis.rounded is None else analysis.grouped("model", analysis.rounded)
     found = {}
@@ -160,7 +160,7 @@ def _judge(
     if rounded is not None and rounded.active < SURVIVING * stored.active:
         return "storage", (
             f"{name}: storage, not training. It is stored as {dtype} beside a {base_dtype} base; "
-            f"{differing}, {rounded.density:.2%} when rounded to {base_dtype}. The difference lies "
+            f"{differing}, {rounded.density:.2%} when rounded to {base_dtype}. The difference is "
             f"below the last place of {base_dtype}. Give its original checkpoint, or leave the "
             "agent out."
         )
@@ -185,7 +185,7 @@ def _judge(
 
 
 def pass_findings(analysis: Analysis, point: int = DEFAULT_INDEX) -> tuple[Finding, ...]:
-    """Return what a counting pass found that the user should know."""
+    """Return the findings of a counting pass for the user."""
     found = []
     for agent, verdict in storage_verdicts(analysis, point).items():
         if verdict.verdict == "unchanged":
@@ -219,13 +219,13 @@ def dense_finding(agent: str, density: float, *, is_sampled: bool = False) -> Fi
 
 
 def equal_agents(analysis: Analysis) -> list[tuple[str, str]]:
-    """Return the pairs of agents that a pass sees as equal; agents equal to the base are none.
+    """Return the pairs of agents that are equal by a pass; not pairs of agents equal to the base.
 
-    Two agents count as equal when |tau| is spread over the 128 bins per octave in the same way; in
+    Two agents count as equal when their histograms of |tau| (128 bins per octave) are equal; in
     every tensor and at every epsilon of the epsilon grid neither changed an element that the other
     did not (up to six agents); and, where the analysis has relations, tau_a . tau_b is |tau_a|^2
-    and |tau_b|^2 in every tensor (to 1e-12). That is how one model looks that was sharded, or
-    stored in a wider dtype, anew. With more than six agents and no relations nothing is found.
+    and |tau_b|^2 in every tensor (to 1e-12). A copy with other shards, or in a wider dtype, is
+    found too. With more than six agents and no relations nothing is found.
     """
     if analysis.counts.patterns is None and analysis.relations is None:
         return []
@@ -237,7 +237,7 @@ def equal_agents(analysis: Analysis) -> list[tuple[str, str]]:
                 continue
             if _same_elements(analysis, a, b) and _same_direction(analysis, a, b):
                 found.append((analysis.agents[a], analysis.agents[b]))
-                break  # of three equal agents, two pairs say it all
+                break  # two pairs are enough for three equal agents
     return found
 
 
@@ -264,7 +264,7 @@ def texts(findings: Sequence[Finding]) -> tuple[str, ...]:
 def combine_findings(
     from_headers: tuple[Finding, ...], counted: tuple[Finding, ...]
 ) -> tuple[Finding, ...]:
-    """Return both lists as one: what the pass answered, the headers need not warn of any more."""
+    """Return both lists as one, without the header warnings that the pass replaces."""
     answered = {(f.kind, f.agents) for f in counted}
     unanswered = [f for f in from_headers if (f.kind, f.agents) not in answered]
     levels: dict[str, Literal["warn", "note"]] = {"dtype": "note", "never-applied": "warn"}

@@ -1,6 +1,6 @@
-"""What weights, ramps and filters of a recipe do to a merge of the RAM family, from sums by tensor.
+"""Effect of a recipe's weights, ramps and filters on a merge of the RAM family, from tensor sums.
 
-A weight w_t multiplies tau_t; masks, counts and rho do not see it. So the sums over one tensor that
+A weight w_t multiplies tau_t; masks, counts and rho ignore it. So the sums over one tensor that
 retained, interference and factors need do not depend on weights:
 
     U_t = sum of tau_t^2 where only t changed an element       C_t = the same where t changed one
@@ -33,9 +33,9 @@ from ram_studio.errors import AnalysisError
 class GroupSettings(NamedTuple):
     """How each group of elements is merged.
 
-    points: on the epsilon grid; unique: factors on what one agent changed alone, weights too;
-    shared: weights. keep: the agent whose elements are stored as they are, -1 where all are merged
-    (the base is kept where unique and shared are 0).
+    points: on the epsilon grid; unique: factors on unique elements, times weights; shared: weights.
+    keep: the agent whose elements are stored as they are, -1 where all are merged
+    (the base is stored where unique and shared are 0).
     """
 
     points: Int64[np.ndarray, " groups"]
@@ -45,12 +45,12 @@ class GroupSettings(NamedTuple):
 
     @classmethod
     def uniform(cls, point: int, unique: np.ndarray, shared: np.ndarray) -> GroupSettings:
-        """Return groups that all have one epsilon, and none of which is kept."""
+        """Return groups that have one epsilon, and are all merged."""
         n = len(shared)
         return cls(np.full(n, point), unique, shared, np.full(n, -1))
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> GroupSettings | None:
-        """Return how each list of groups is merged; None where those of one differ."""
+        """Return the settings of each list of groups; None where one list has different ones."""
         first = [own[0] for own in groups]
         for values in self:
             if any((values[list(own)] != values[own[0]]).any() for own in groups):
@@ -161,7 +161,7 @@ def sums_of_products(
 def retained_of(
     square: np.ndarray, gram: np.ndarray, settings: GroupSettings
 ) -> list[RetainedShares | None]:
-    """Return what a merge retains of each agent, see the module; arrays as in ``WeightSums``."""
+    """Return each agent's retained shares, see the module; arrays as in ``WeightSums``."""
     every = np.arange(len(square))
     wide = square[every, settings.points].astype(np.float64)
     alone, changed, mean = wide[..., 0], wide[..., 1], wide[..., 2]
@@ -205,7 +205,7 @@ def describe_retained(
     retained: Sequence[RetainedShares | None],
     factors: Float[np.ndarray, "agents 2"] | None,
 ) -> dict[str, dict[str, Any]]:
-    """Return what a merge retains of each agent, as previews have it."""
+    """Return each agent's retained shares and factors, for previews."""
     known = [None] * len(retained) if factors is None else list(factors)
     own = zip(agents, retained, known, strict=True)
     return {name: retained_dict(r) | {"factors": factors_dict(f)} for name, r, f in own}
@@ -218,16 +218,16 @@ Groups = Callable[[str], Sequence[Sequence[int]]]
 def resolve_compact(
     by_layer: WeightSums, by_module: WeightSums | None, settings: GroupSettings, groups: Groups
 ) -> tuple[WeightSums, GroupSettings]:
-    """Return the sums of a compact analysis that tell how tensors are merged, and how they are.
+    """Return the sums of a compact analysis that suit the settings, and the settings by group.
 
-    Raises: AnalysisError where tensors of one group are merged otherwise than its others.
+    Raises: AnalysisError where tensors of one group have different settings.
     """
     if (of_layers := settings.grouped(groups("layer"))) is not None:
         return by_layer, of_layers
     found = settings.grouped(groups("place"))
     if found is None or by_module is None or (found.points != DEFAULT_INDEX).any():
         raise AnalysisError(
-            "A compact analysis knows filters of whole modules at epsilon 1e-5 only; take the "
+            "A compact analysis supports filters of whole modules at epsilon 1e-5 only; use the "
             "whole analysis."
         )
     return by_module, found._replace(points=np.ones_like(found.points))

@@ -87,16 +87,16 @@ METHODS: dict[str, Method] = {
 
 
 NAMED = {"soup": "linear"}
-"""Recipes with a name of their own: a soup averages checkpoints of a run, ``decay`` fades them."""
+"""Other names of methods: a soup averages checkpoints of a run, with ``decay`` a moving average."""
 
 OWN: dict[str, Method] = {}
-"""Methods that somebody brought along, by name, see ``checkpoints.own_methods``."""
+"""Methods that users added, by name, see ``checkpoints.own_methods``."""
 
 
 def get_method(name: str) -> Method:
     """Return a method by name.
 
-    Raises: SettingsError that lists the names there are.
+    Raises: SettingsError that lists the known names.
     """
     if name in OWN:
         return OWN[name]

@@ -1,7 +1,7 @@
-"""What every merge method is: settings, what it needs to know beforehand, and one block's merge.
+"""Interface of merge methods: settings, required facts, and the merge of one block.
 
-A method sees blocks of elements, never files. What it needs beyond a block (counts over the whole
-model, thresholds) it declares in ``needs`` and receives as Facts; the engine computes it.
+A method works on blocks of elements, never files. Facts beyond a block (counts over the whole
+model, thresholds) are declared in ``needs``, computed by the engine and passed as ``Facts``.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Epsilon = Annotated[
 ]
 
 RankRequests = dict[tuple[int, int], tuple[np.float32, int]]
-"""By counted tensor and agent: a bin's lower edge, and which of its |tau|, from the largest on."""
+"""By counted tensor and agent: a bin's lower edge, and the rank of a |tau| in it, largest first."""
 
 Select = Callable[[RankRequests], dict[tuple[int, int], np.float32]]
-"""What reads the tensors for those |tau|, and returns the largest float32 below each."""
+"""Reads the tensors for those |tau|, and returns the largest float32 below each."""
 
 
 class MethodSettings(BaseModel):
@@ -39,7 +39,7 @@ class MethodSettings(BaseModel):
 
 
 class Need:
-    """What a method may ask the engine to find out before the first block, or to read beside it.
+    """Facts that the engine computes for a method before the first block, or reads for each block.
 
     RATIOS: Facts.ratios, at the settings' ``epsilon`` and ``scope``.
     MAGNITUDE_RATIOS: Facts.ratios are by sums of |tau| instead of counts; goes with RATIOS.
@@ -70,7 +70,7 @@ class Magnitudes:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the engine found out before the first block.
+    """Results that the engine computed before the first block.
 
     agents: names; seed: of the recipe; tensors: names of all merged tensors, in file order;
     ratios: overlap-unique ratio (tensors, agents) at the settings' epsilon and scope, of counts or
@@ -104,9 +104,9 @@ class Facts:
 class PreparedMethod:
     """A method made ready for one merge.
 
-    factors: float64 (tensors, agents), lambda: what is asked to multiply tau where only one agent
-    changed the element; None where a method asks for no such thing. thresholds: float32 (tensors,
-    agents), kept is only |tau| above, strictly; None for methods that trim nothing.
+    factors: float64 (tensors, agents), lambda: the requested factor on tau where only one agent
+    changed the element; None for methods without one. thresholds: float32 (tensors, agents), only
+    |tau| strictly above survives; None for methods that do not trim.
     """
 
     settings: Any
@@ -116,7 +116,7 @@ class PreparedMethod:
 
     @property
     def expected_active(self) -> np.ndarray | None:
-        """Elements that each agent changed by the facts, int64 (agents,), to check a merge with."""
+        """Elements that each agent changed according to the facts, int64 (agents,), for a check."""
         found = self.facts.magnitudes
         return None if found is None else found.bins.sum((0, 2)) // found.repeats
 
@@ -125,14 +125,13 @@ class BlockInput(NamedTuple):
     """Elements start, start + 1, ... of one tensor, on the device that merges them.
 
     base: float32 (n,); agents: float32 (agents, n); tensor: index among Facts.tensors;
-    name: of the tensor, for seeding (a tied head goes by its embedding's name).
+    name: of the tensor, for seeding (a tied head uses its embedding's name).
     arithmetic: what rules are computed in, see ``kernels.rules``; formulas take float64.
     shape: of the whole tensor; a method that works on it whole (see Method.whole) gets all of it.
     fisher: float32 (agents, n), the diagonal Fisher information of each agent's own elements, for
     methods that need it.
     weights: what each agent's tau is multiplied by first, for methods that have no rule; None: 1.
-    check: raises when the merge shall stop; methods that take long over a tensor call it now and
-    then.
+    check: raises when the merge is to stop; slow methods call it now and then.
     """
 
     base: Float32[Tensor, " n"]
@@ -179,9 +178,9 @@ def add_change(base: Float64[Tensor, " n"], change: Float64[Tensor, " n"]) -> Fl
 class Method:
     """One merge method.
 
-    name: as on the command line; title and formula: for people; source: where it is published;
+    name: as on the command line; title and formula: for display; source: where it is published;
     settings: model of its settings; needs: of these settings, see Need;
-    prepare: settings and facts -> both, with what follows from them for the whole merge.
+    prepare: settings and facts -> the method made ready for the whole merge.
     rule: for methods that are weighted sums of the tau of an element: (prepared, index among
     Facts.tensors, name) -> the tensor's rule; fast on the CPU, and the same bits everywhere.
     merge_block: for any other method: merges one block with torch, on any device.

@@ -10,7 +10,7 @@ embedding drops. drop_rate 0 is task arithmetic, or TIES.
 
 dare-ties trims to the largest ``density`` of all elements after dropping. Its threshold is taken
 before dropping, at the share density / (1 - drop_rate), of which 1 - drop_rate survive on average:
-no pass over the files is needed, and over millions of elements the average is the number.
+no pass over the files is needed, and over millions of elements the average is accurate.
 mergekit's dare_ties does not trim by magnitude; density 1 is that.
 """
 
@@ -80,20 +80,20 @@ def _rule(prepared: PreparedMethod, tensor: int, name: str) -> Rule:
     if not any(rates):
         return rule
     keys = tuple(stream_key(facts.seed, f"dare:{agent}", name) for agent in facts.agents)
-    # Dropped are 53-bit numbers below the rate, rounded up.
+    # 53-bit numbers below the rate, rounded up, are dropped.
     cuts = tuple(math.ceil(rate * 2.0**53) for rate in rates)
     return rule._replace(drawing=Drawing(keys, cuts))
 
 
 def _rescale_rule(rule: Rule, rates: tuple[float, ...]) -> Rule:
-    """Return the rule with what is left of each agent divided by its own share."""
+    """Return the rule with each agent's surviving tau divided by its own share of survivors."""
     n = len(rates)
     own = rule.weights or (1.0,) * n
     weights = tuple(w / (1.0 - p) if p < 1 else 0.0 for w, p in zip(own, rates, strict=True))
     assert rule.as_mergekit is not None, "both methods have it"
     rule = rule._replace(as_mergekit=rule.as_mergekit._replace(weights=weights))
     if rule.elect_sign and rule.weights is None and rule.shares[-1] != rule.shares[1]:
-        # A mean of equal weights, which the weights are now no longer.
+        # A mean needs equal weights, and they now differ.
         return rule._replace(shares=(rule.factors[0],) * (n + 1), weights=weights, divisors=own)
     return rule._replace(weights=weights)
 
@@ -102,7 +102,7 @@ def _prepare_ties(settings: DareTiesSettings, facts: Facts) -> PreparedMethod:
     survive: Any = 1.0 - settings.drop_rate
     if facts.densities is not None:
         survive = np.maximum(facts.densities, np.finfo(float).tiny)
-    # The threshold before dropping is an estimate: no pass makes it exact.
+    # The threshold before dropping is an estimate, so an exact pass is of no use.
     return prepare_trimmed(settings, replace(facts, select=None), settings.density / survive)
 
 

@@ -1,15 +1,15 @@
-"""Fisher merging: average weighted by what each element matters (Matena and Raffel, 2111.09832).
+"""Fisher merging: average weighted by element importance (Matena and Raffel, 2111.09832).
 
     merged = base + scale * sum_t F_t tau_t / sum_t F_t          element by element
 
 F_t is the diagonal of agent t's Fisher information at its own weights, the mean over prompts of
 the squared gradient of the log-probability of an answer that the agent itself samples. With
 scale = 1 this is the published weighted mean of the agents. Where no agent's F is above 0 (an
-element without a gradient on any prompt) the plain mean is taken. With weights, w_t F_t stands for
+element without a gradient on any prompt) the plain mean is taken. With weights, w_t F_t replaces
 F_t.
 
 An agent that left an element at the base pulls the mean back to it if its F there is large: Fisher
-merging knows importance, not change.
+merging weighs importance, not change.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class LinearSettings(MethodSettings):
 
 
 def _prepare(settings: LinearSettings, facts: Facts) -> PreparedMethod:
-    """Return what an agent's weight is multiplied by, for every tensor and agent."""
+    """Return the factor on each agent's weight, by tensor and agent."""
     fading = _fading(settings, len(facts.agents))
     shape = len(facts.tensors), len(fading)
     weights = np.ones(shape) if facts.weights is None else facts.weights
@@ -82,7 +82,7 @@ def _rule(prepared: PreparedMethod, tensor: int, name: str) -> Rule:
 
 
 def _fading(settings: LinearSettings, n_agents: int) -> np.ndarray:
-    """Return what ``decay`` multiplies each agent's weight by."""
+    """Return the factor of ``decay`` on each agent's weight."""
     return settings.decay ** np.arange(n_agents - 1, -1, -1, dtype=np.float64)
 
 

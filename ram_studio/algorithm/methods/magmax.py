@@ -1,8 +1,8 @@
-"""MagMax: every element goes where the agent went that moved it furthest (arXiv 2407.06322).
+"""MagMax: every element takes the update of the agent that moved it furthest (arXiv 2407.06322).
 
     merged = base + scale * w_s tau_s,    s the agent with the largest |w_s tau_s|
 
-Of equal sizes the first agent's counts.
+Ties go to the first agent.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ With task vectors tau_t = theta_t - theta_base, masks |tau_t| > epsilon and over
              base + lambda_t * tau_t                 where only agent t changed it (c = 1)
              base + mean of the active tau           where c >= 2              (Eq. 7)
 
-An agent's weight w_t multiplies its tau_t in both lines; masks, c and rho do not see it.
+An agent's weight w_t multiplies its tau_t in both lines; masks, c and rho ignore it.
 
     rho_t = shared_t / unique_t over the whole model                           (Eq. 2)
     lambda_t = 1                                     RAM

@@ -1,4 +1,4 @@
-"""Probes of RAM's two regions: one agent's alone, and both of all agents, each scaled.
+"""Probes of RAM's two regions: one region of one agent, or both regions of all agents, scaled.
 
 `region`, the probe behind Fig. 3 of arXiv 2601.13572:
 
@@ -6,10 +6,10 @@
              base                     elsewhere
 
 The regions are RAM's at the same epsilon: unique (only agent t changed the element), shared (others
-too) and whole (both). The others are looked at and left out. At full strength the unique region
-shows what an agent's own elements carry; at scale 1/N what plain averaging leaves of it.
+too) and whole (both). The other agents only define the regions. At full strength the unique region
+shows the effect of an agent's own elements; at scale 1/N, their effect after plain averaging.
 
-`two-regions`, which shows why one scale for all does not do:
+`two-regions`, which shows why one scale for both is not enough:
 
     merged = base + unique_scale * tau_t                         where only agent t changed it
              base + shared_scale * mean of the active tau        where c >= 2 did
@@ -70,7 +70,7 @@ def _prepare(settings: RegionSettings, facts: Facts) -> PreparedMethod:
 
 
 def place_of(settings: Any, agents: tuple[str, ...]) -> int:
-    """Return whose region the settings ask for: the place among these agents."""
+    """Return the index among these agents of the one whose region is requested."""
     return 0 if settings.agent is None else agents.index(settings.agent)
 
 

@@ -2,7 +2,7 @@
 
     merged = base + scale * sum_t tau_t
 
-scale = 1/N is plain averaging, scale = 1 the plain sum. With weights w_t, and as mergekit has it:
+scale = 1/N is plain averaging, scale = 1 the plain sum. With weights w_t, as in mergekit:
 
     merged = base + scale * sum_t w_t tau_t                     / sum_t w_t  with ``normalize``
 """
@@ -23,7 +23,7 @@ Normalize = Annotated[
     bool, Field(description="Divide by the sum of the weights, so that only their ratios count.")
 ]
 _NOTHING = 1e-8
-"""Weights that add up to less are not divided by, as in mergekit."""
+"""A smaller sum of weights is not divided by, as in mergekit."""
 
 
 class TaskArithmeticSettings(MethodSettings):
@@ -36,7 +36,7 @@ class TaskArithmeticSettings(MethodSettings):
 
 
 def scale_of(settings: Any, facts: Facts) -> float:
-    """Return the settings' scale; where it was left out 1/N, or 1 of what is normalized."""
+    """Return the settings' scale; by default 1/N, or 1 when normalized."""
     if settings.scale is not None:
         return float(settings.scale)
     return 1.0 if getattr(settings, "normalize", False) else 1.0 / len(facts.agents)
@@ -61,7 +61,7 @@ def weighted_sum_rule(
 
 
 def prepare(settings: Any, facts: Facts) -> PreparedMethod:
-    """Return a method made ready whose lambda is its scale, for every tensor and agent."""
+    """Return the prepared method, with its scale as lambda of every tensor and agent."""
     return PreparedMethod(settings, facts, facts.uniform_factors(scale_of(settings, facts)))
 
 

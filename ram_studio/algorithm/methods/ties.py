@@ -4,16 +4,15 @@
     sign      = sign(sum_t trimmed_t)                       (the sign with more mass)
     merged    = base + scale * mean of the trimmed_t != 0 whose sign is that sign
 
-With weights w_t, and as mergekit has it, w_t trimmed_t stands for trimmed_t, and
+With weights w_t, as in mergekit, w_t trimmed_t replaces trimmed_t, and
 
     merged    = base + scale * (sum of those w_t trimmed_t) / (sum of their w_t)
 
 or without the division where ``normalize`` is off.
 
-Where the trimmed task vectors cancel exactly, the base stays. (Among bfloat16 checkpoints +1 and -1
-unit in the last place meet often. The authors' code takes the model's most frequent sign there,
-mergekit the positive one; neither has a reason for it.) What "among the largest" means: see
-``trimming``.
+Where the trimmed task vectors cancel exactly, the base stays. (In bfloat16 checkpoints +1 and -1
+unit in the last place often cancel. The authors' code takes the model's most frequent sign there,
+mergekit the positive one; neither gives a reason.) ``trimming`` defines "among the largest".
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def elected_rule(
 
 
 def prepare_trimmed(settings: Any, facts: Facts, density: Any) -> PreparedMethod:
-    """Return a method made ready that trims to a density, a number or one by tensor and agent."""
+    """Return the prepared method that trims to a density: one number, or by tensor and agent."""
     assert facts.magnitudes is not None, "its needs name them"
     select = facts.select if settings.scope == "tensor" else None
     thresholds = trim_thresholds(facts.magnitudes, density, select)

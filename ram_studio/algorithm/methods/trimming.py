@@ -1,16 +1,15 @@
-"""Trimming: the threshold that keeps the share ``density`` of a task vector, largest first.
+"""Trimming: the threshold that a share ``density`` of a task vector survives, largest first.
 
 The k-th largest |tau|, k = int(density * elements) as in the authors' code and mergekit, is looked
 up in a histogram of |tau| whose bins are 1/128 of an octave wide (``epsilon_grid``), so that the
-analysis has it ready and no pass sorts anything. Kept is every |tau| above the lower edge of the
-bin that holds the k-th largest one. TIES in each tensor, stored in float32, asks for the k-th
-itself (``Select``).
+analysis has it ready and no pass sorts. Every |tau| above the lower edge of the bin of the k-th
+largest one survives. TIES by tensor, stored in float32, requests the k-th itself (``Select``).
 
-- The kept share is never below density, and exceeds it by at most the rest of that one bin: equal
-  magnitudes are all kept, as in the authors' code (its mask is |tau| >= the k-th largest), and so
-  are smaller ones within 0.8 % of the k-th. Where the magnitudes in the bin are equal, as nearly
-  always among bfloat16 checkpoints, that is the authors' definition exactly.
-- Elements with tau = 0 fill up the share but are never kept: an agent that changed fewer than k
+- The surviving share is never below density, and exceeds it by at most the rest of that one bin:
+  equal magnitudes all survive, as in the authors' code (its mask is |tau| >= the k-th largest), and
+  so do smaller ones within 0.8 % of the k-th. Where the magnitudes in the bin are equal, as nearly
+  always in bfloat16 checkpoints, that is the authors' definition exactly.
+- Elements with tau = 0 count in the share but never survive: an agent that changed fewer than k
   elements loses none.
 - |tau| below 2.4e-9 share one bin, and so do those above 10.5.
 """
@@ -46,16 +45,16 @@ ScopeOfTrimming = Annotated[
 
 
 def retained_count(density: float, total: int) -> int:
-    """Return k = int(density * total), at least 1 where there is any element."""
+    """Return k = int(density * total), at least 1 unless total is 0."""
     return min(max(int(density * total), 1), total)
 
 
 def trim_thresholds(
     magnitudes: Magnitudes, density: float | np.ndarray, select: Select | None = None
 ) -> Float32[np.ndarray, "tensors agents"]:
-    """Return the threshold per tensor and agent: kept is |tau| > threshold, strictly.
+    """Return the threshold per tensor and agent: |tau| > threshold, strictly, survives.
 
-    density: of all, or (tensors, agents); more than 1 counts as 1, and of 0 nothing is kept.
+    density: of all, or (tensors, agents); more than 1 counts as 1, and at 0 nothing survives.
     select: for the k-th largest |tau| itself where its bin holds smaller ones.
     """
     agents, group_of = magnitudes.bins.shape[1], magnitudes.group_of
@@ -68,7 +67,7 @@ def trim_thresholds(
         if share == 0:
             return np.float32(np.inf)
         k = retained_count(min(share, 1.0), int(magnitudes.totals[group]))
-        # How many elements lie in this bin or a higher one, per bin: it falls from left on.
+        # Per bin, how many elements are in it or a higher one (descending).
         at_least = np.cumsum(magnitudes.bins[group, agent, ::-1])[::-1]
         reaching = np.flatnonzero(at_least >= k)
         if not (k and len(reaching) and reaching[-1] > 0):

@@ -1,7 +1,7 @@
-"""What one merge does to single elements: its stored bytes, from the code that merges, and why.
+"""Effect of one merge on single elements: its stored bytes, from the merge code, and the reason.
 
-A probe is one recipe made ready for one tensor. It is shown pieces of that tensor and never reads
-elements itself, Fisher files excepted.
+A probe is one recipe prepared for one tensor. It is given chunks of that tensor and never reads
+elements itself, except from Fisher files.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from ram_studio.errors import SettingsError
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What one method does to the elements looked at, or why that cannot be said.
+    """Effect of one method on the inspected elements, or why it is not available.
 
-    reason: None where it is known; otherwise everything below is None.
+    reason: None where available; otherwise everything below is None.
     settings: the method's, in full; dtype: of the stored elements, as in safetensors.
     factors: lambda (or scale) per agent in this tensor, None for methods without.
     stored: float32 (n,), exactly the stored elements; exact: float64 (n,), before rounding;
@@ -78,18 +78,18 @@ class ProbeResult:
 
 
 def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the step of a dtype at each value: how far its next number away from zero is.
+    """Return the step of a dtype at each value: the distance to its next number away from zero.
 
-    values: float32 or float64; returns float64. At 0 it is the smallest number there is.
+    values: float32 or float64; returns float64. At 0 it is the smallest positive number.
     """
     _, exponent = np.frexp(np.asarray(values, dtype=np.float64))  # m * 2**exponent, |m| in [1/2, 1)
     return last_place(np.where(values == 0, 0, exponent + 126), dtype)
 
 
 class ElementProbe:
-    """One recipe made ready for one tensor, and the merged elements it has seen so far.
+    """One recipe prepared for one tensor, and its merged elements.
 
-    ``reason`` says why it can show nothing, or is None.
+    ``reason`` explains why it can show nothing, or is None.
     """
 
     def __init__(
@@ -110,24 +110,24 @@ class ElementProbe:
         self._job = MergeJob(report, recipe, RunOptions.of("cpu", threads=1))
         self._plan: Plan = self._job.plan(analysis)
         if not self._plan.is_fused and importlib.util.find_spec("torch") is None:
-            self.reason = "It is computed by PyTorch, which is not installed."
+            self.reason = "This method needs PyTorch, which is not installed."
         self._stored: list[np.ndarray] = []
         self._fisher: list[np.ndarray] = []
         self._arithmetics: list[Arithmetic] = []
 
-    def merge(self, piece: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> int:
-        """Merge a piece; return the bytes read for it beyond those given."""
+    def merge(self, chunk: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> int:
+        """Merge a chunk; return the bytes read besides the given ones."""
         if self.reason is not None:
             return 0
         weights, read = None, 0
         if self._job.fisher is not None:
             with self._job.fisher as files:
-                weights = files.read(piece)
+                weights = files.read(chunk)
             self._fisher.append(weights)
             read = weights.nbytes
-        backend = CpuBackend(piece.n)
+        backend = CpuBackend(chunk.n)
         try:
-            merged = backend.merge(self._plan, piece, base, agents, weights)
+            merged = backend.merge(self._plan, chunk, base, agents, weights)
         except SettingsError as error:  # an element beyond the range of the output's dtype
             self.reason = str(error)
             return read
@@ -135,11 +135,11 @@ class ElementProbe:
             self.reason = "These elements hold NaN or Inf: this tensor cannot be merged."
             return read
         self._stored.append(backend.stored_elements(merged))
-        self._arithmetics += [self._plan.arithmetic_of(piece)] * piece.n
+        self._arithmetics += [self._plan.arithmetic_of(chunk)] * chunk.n
         return read
 
     def result(self, index: np.ndarray, base: np.ndarray, agents: np.ndarray) -> ProbeResult:
-        """Return what it did to the elements of all pieces, given together."""
+        """Return its effect on the elements of all chunks, given together."""
         settings = self.settings.model_dump(mode="json")
         if self.reason is not None:
             return ProbeResult(self.recipe.method, settings, self.reason)
@@ -189,7 +189,7 @@ class ElementProbe:
     def _own_example(
         self, i: int, index: int, base: np.ndarray, agents: np.ndarray, fisher: np.ndarray | None
     ) -> WorkedExample:
-        """Return what a method of one's own makes of element i; its formula is not known here."""
+        """Return the result of a user's own method for element i; its formula is unknown here."""
         import torch
 
         row = self._plan.rows[self.tensor.name]
@@ -204,7 +204,7 @@ class ElementProbe:
 
 
 def _survivors(drawing: Drawing | None, index: np.ndarray) -> np.ndarray | None:
-    """Return which elements of which agent a random dropping keeps: bool (agents, n), or None."""
+    """Return which elements of each agent survive random dropping: bool (agents, n), or None."""
     if drawing is None:
         return None
     rows = []
@@ -219,24 +219,24 @@ def _survivors(drawing: Drawing | None, index: np.ndarray) -> np.ndarray | None:
 def _missing_reason(
     recipe: Recipe, settings: Any, tensor: MergeTensor, analysis: Analysis | None
 ) -> str | None:
-    """Return what a method would need beyond the bytes shown and the analysis, or None."""
+    """Return what a method needs besides the bytes shown and the analysis, or None."""
     method = get_method(recipe.method)
     needs = method.needs(settings)
     if method.whole(settings, tensor.merged_as, tensor.shape):
         return (
-            "It merges this tensor as a whole: every element depends on all others, not only on "
-            "those shown."
+            "It merges this tensor as a whole: every element depends on all others, not on the "
+            "shown ones alone."
         )
     if Need.FISHER in needs and settings.files is None:
         return (
-            "It needs a Fisher file of each agent; estimate them with `ram-studio fisher` and set "
-            "files to their folder."
+            "It needs a Fisher file of each agent. Estimate them with `ram-studio fisher`, then "
+            "set files to their folder."
         )
     from_counts = needs - {Need.FISHER}
     if from_counts and analysis is None:
         return "It needs counts over the whole model; analyze first, and give the analysis."
     if Need.MAGNITUDE_RATIOS in needs and analysis and not analysis.has_magnitudes:
-        return "It needs sums of |tau|, which this analysis does not hold; analyze again."
+        return "It needs sums of |tau|, which this analysis does not have; analyze again."
     if Need.MAGNITUDES in needs and settings.scope == "tensor":
         return (
             "To trim by tensor it needs all magnitudes of this tensor; the analysis has only "

@@ -1,6 +1,6 @@
-"""Where to point the microscope: the next shared or unique element, the strongest conflict.
+"""Search for elements to inspect: the next shared or unique element, the strongest conflict.
 
-Streams one tensor block by block in bounded memory and stops where it can.
+Streams one tensor block by block in bounded memory and stops as early as possible.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ SEARCH_ELEMENTS = 1 << 16
 
 
 class Hit(NamedTuple):
-    """An element: its flat index, and the mass that cancels there (0 unless a conflict)."""
+    """An element: its flat index, and the cancelled |tau| (0 unless a conflict)."""
 
     index: int  # type: ignore[assignment]
     cancelled: float = 0.0
 
 
 def check_target(target: str, agents: tuple[str, ...]) -> None:
-    """Raise SettingsError unless there is such a thing to look for among these agents."""
+    """Raise SettingsError unless these agents can have such a target."""
     if target in (SHARED, CONFLICT):
         if len(agents) < 2:
             raise SettingsError(
                 f"A {'shared element' if target == SHARED else 'conflict'} takes two agents; "
-                "there is only one here."
+                "this set has only one."
             )
         return
     if not target.startswith(UNIQUE) or target.removeprefix(UNIQUE) not in agents:
         known = ", ".join((SHARED, CONFLICT, *(f"{UNIQUE}{name}" for name in agents)))
-        raise SettingsError(f"{quoted(target)} cannot be looked for; it must be one of {known}.")
+        raise SettingsError(f"The target is {quoted(target)}; it must be one of {known}.")
 
 
 def find_element(
@@ -58,12 +58,12 @@ def find_element(
     start: int = 0,
     limit: int | None = None,
 ) -> Hit | None:
-    """Return the first element from ``start`` on that is what was asked for, or None.
+    """Return the first element from ``start`` on that matches the target, or None.
 
     target: "shared" (two or more agents changed it by more than epsilon), "unique:NAME" (only that
-    agent did), or "conflict": of the whole tensor the shared element where most is cancelled,
-    sum |tau| - |sum tau| over the agents that changed it; ``start`` is not looked at then.
-    limit: look at no more than about this many elements (whole blocks).
+    agent did), or "conflict": the shared element of the whole tensor where most is cancelled,
+    sum |tau| - |sum tau| over the agents that changed it; ``start`` is then ignored.
+    limit: search about this many elements at most (whole blocks).
 
     Raises: SettingsError for an unknown target.
     """

@@ -1,8 +1,8 @@
-"""The dilution microscope: single elements of base and agents, and what every method stores there.
+"""The dilution microscope: single elements of base and agents, and each method's stored element.
 
-Reads the bytes it shows and no others (beyond the headers that opening the checkpoints read).
-Values come from the code that merges, so they are the bytes a merge with the same recipe writes;
-what a method needs to know of the whole model is taken from an analysis, never counted here.
+Reads the bytes it shows and no others (besides the headers that opening the checkpoints read).
+Values come from the merge code, so they are the bytes that a merge with the same recipe writes;
+facts of the whole model are taken from an analysis, never counted here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ram_studio.errors import SettingsError
 
 MAX_ELEMENTS = 1 << 16
 METHOD_NAMES = tuple(name for name, method in METHODS.items() if not method.is_experiment)
-"""What is shown when no method is asked for: all but the probes."""
+"""Methods that are shown by default: all but the probes."""
 
 
 class Span(NamedTuple):
@@ -57,14 +57,14 @@ def find_tensor(report: CompatibilityReport, name: str) -> MergeTensor:
         )
     similar = [n for n in merged if name and name.lower() in n.lower()]
     raise SettingsError(
-        f"There is no tensor {quoted(name)}; "
-        f"{'similar are' if similar else 'the first are'} "
+        f"No tensor is named {quoted(name)}; "
+        f"{'similar names are' if similar else 'the first names are'} "
         f"{shown_list([quoted(n) for n in similar or merged], limit=6)}."
     )
 
 
 def grid_of(shape: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns by which a tensor is laid out: all but the first dimension joined."""
+    """Return rows and columns of a tensor as a matrix: all dimensions but the first joined."""
     if len(shape) < 2:
         return 1, int(shape[0]) if shape else 1
     return int(shape[0]), int(np.prod(shape[1:], dtype=np.int64))
@@ -73,13 +73,13 @@ def grid_of(shape: Sequence[int]) -> tuple[int, int]:
 def run_of(tensor: MergeTensor, start: int, count: int) -> list[Span]:
     """Return a flat run of elements, cut off at the tensor's end.
 
-    Raises: SettingsError when start lies outside the tensor or count is not 1 to MAX_ELEMENTS.
+    Raises: SettingsError when start is outside the tensor or count is not 1 to MAX_ELEMENTS.
     """
     _check_count(count)
     if not 0 <= start < tensor.numel:
         raise SettingsError(
             f"Tensor {quoted(tensor.name)} has {tensor.numel} elements, 0 to {tensor.numel - 1}; "
-            f"a run from {start} was asked for. Choose a start inside the tensor."
+            f"the start is {start}. Choose a start inside the tensor."
         )
     return [Span(start, min(count, tensor.numel - start))]
 
@@ -87,7 +87,7 @@ def run_of(tensor: MergeTensor, start: int, count: int) -> list[Span]:
 def window_of(tensor: MergeTensor, row: int, column: int, rows: int, columns: int) -> list[Span]:
     """Return a window of a matrix, cut off at its edges: one span a row (see ``grid_of``).
 
-    Raises: SettingsError when the corner lies outside or the window is empty or too large.
+    Raises: SettingsError when the corner is outside or the window is empty or too large.
     """
     height, width = grid_of(tensor.shape)
     if rows < 1 or columns < 1:
@@ -96,8 +96,8 @@ def window_of(tensor: MergeTensor, row: int, column: int, rows: int, columns: in
     if not (0 <= row < height and 0 <= column < width):
         raise SettingsError(
             f"Tensor {quoted(tensor.name)} has {height} rows of {width} elements (shape "
-            f"{shown_shape(tensor.shape)}); a window from row {row}, column {column} was asked "
-            "for. Choose a corner inside the tensor; both count from 0."
+            f"{shown_shape(tensor.shape)}); the window starts at row {row}, column {column}. "
+            "Choose a corner inside the tensor; both count from 0."
         )
     n = min(columns, width - column)
     return [Span(r * width + column, n) for r in range(row, min(row + rows, height))]
@@ -106,7 +106,7 @@ def window_of(tensor: MergeTensor, row: int, column: int, rows: int, columns: in
 def _check_count(count: int) -> None:
     if not 1 <= count <= MAX_ELEMENTS:
         raise SettingsError(
-            f"{count} elements were asked for; the microscope shows 1 to {MAX_ELEMENTS} at once."
+            f"{count} elements were requested; the microscope shows 1 to {MAX_ELEMENTS}."
         )
 
 
@@ -138,7 +138,7 @@ class View:
 
     @property
     def changed(self) -> np.ndarray:
-        """Whose change counts."""
+        """Which agents changed each element."""
         return np.abs(self.tau) > float32_threshold(self.epsilon)
 
     @property
@@ -190,15 +190,15 @@ def microscope(
 ) -> View:
     """Return a run of elements of one tensor, and what methods would store there.
 
-    Of a method that needs the whole tensor it says so.
+    Methods that need the whole tensor have a reason instead.
 
     Args:
-        base, agents: folders or Hub ids, which are read where they are.
+        base, agents: folders or Hub ids, which are not downloaded.
         start, count: the run of elements, by flat index.
-        methods: names, or a mapping of names to settings of their own.
-        epsilon: for every method that has one and is not given its own.
+        methods: names, or a mapping of names to their settings.
+        epsilon: for every method that has one, unless its settings have it.
         output: dtype, rounding, seed, as in a recipe.
-        analysis: of the same files; without it, methods that need counts of the whole model say so.
+        analysis: of the same files; without it, methods that need whole-model counts have a reason.
 
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, AnalysisError.
     """
@@ -221,7 +221,7 @@ def recipe_for(
 ) -> Recipe:
     """Return the recipe of a merge of a report's checkpoints by one method.
 
-    epsilon: where the method has one and ``settings`` does not say. Raises: SettingsError.
+    epsilon: where the method has one and ``settings`` does not. Raises: SettingsError.
     """
     values = dict(settings)
     if "epsilon" in get_method(method).settings.model_fields:
@@ -241,21 +241,21 @@ def inspect(
 
     Args:
         report: of readable checkpoints; tensor: one of its merged tensors; spans: inside of it.
-        recipes: by the label they are shown under; their agents are the report's.
-        epsilon: by which ``changed`` is told (methods have their own).
-        analysis: of these files, for what methods need to know of the whole model.
+        recipes: by shown label; their agents are the report's.
+        epsilon: threshold of ``changed`` (methods have their own).
+        analysis: of these files, for facts of the whole model.
 
     Raises: AnalysisError for an analysis of other files; SettingsError; CheckpointError.
     """
-    # As blocks, cut where an agent's rows end (there the base stands in).
+    # As blocks, cut where an agent's rows end (the base replaces missing rows).
     position = report.tensors.index(tensor)
     runs = [Block(0, position, tensor, span.start, span.n, tensor.agents) for span in spans]
-    pieces = [piece for run in runs for piece in run.pieces(run.n)]
-    size = max((piece.n for piece in pieces), default=1)
+    chunks = [chunk for run in runs for chunk in run.chunks(run.n)]
+    size = max((chunk.n for chunk in chunks), default=1)
     names = tuple(agent.name for agent in report.agents)
-    shape = (len(names), sum(piece.n for piece in pieces))
+    shape = (len(names), sum(chunk.n for chunk in chunks))
     base, agents = np.empty(shape[1], np.float32), np.empty(shape, np.float32)
-    index = np.concatenate([np.arange(p.start, p.start + p.n) for p in pieces])
+    index = np.concatenate([np.arange(p.start, p.start + p.n) for p in chunks])
     probes = {
         label: ElementProbe(report, tensor, recipe, analysis) for label, recipe in recipes.items()
     }
@@ -264,16 +264,16 @@ def inspect(
     with Sources(*report.checkpoints, read_ahead=False) as sources:
         reader = BlockReader(sources, size)
         done = 0
-        for piece in pieces:
-            stored_base, stored_agents = reader.read(piece)
-            part = slice(done, done + piece.n)
+        for chunk in chunks:
+            stored_base, stored_agents = reader.read(chunk)
+            part = slice(done, done + chunk.n)
             base[part] = as_float32(stored_base)
             for t, stored in enumerate(stored_agents):
                 agents[t, part] = as_float32(stored)
             for probe in ready.values():
-                read += probe.merge(piece, stored_base, stored_agents)
-            read += piece.nbytes
-            done += piece.n
+                read += probe.merge(chunk, stored_base, stored_agents)
+            read += chunk.nbytes
+            done += chunk.n
         sources.check_unchanged()
     return View(
         tensor=tensor.name,

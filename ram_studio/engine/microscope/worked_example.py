@@ -1,8 +1,8 @@
-"""One element's merge, worked out: each method's formula with the numbers of that element in it.
+"""One element's merge as a worked example: each method's formula with the element's numbers.
 
-Follows ``kernels.rules`` (and the methods that are no weighted sums) number by number, in the order
-and the arithmetic in which the loops add, so that ``value`` is what they round. Knows nothing of
-files; the engine supplies what a method was prepared with.
+Follows ``kernels.rules`` (and the methods that are not weighted sums) number by number, in the
+order and the arithmetic of the loops, so that ``value`` is what they round. Reads no files; the
+engine supplies the prepared method.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ram_studio.algorithm.methods.whole.matrices import other_factor
 class ElementInput:
     """One element of a merge.
 
-    agents: names; base: its value; values: each agent's; survives: per agent, whether dropping
-    (DARE) keeps the element; fisher: per agent, its Fisher information; arithmetic: of the merge.
+    agents: names; base: its value; values: each agent's; survives: per agent, whether the element
+    survives dropping (DARE); fisher: per agent, its Fisher information; arithmetic: of the merge.
     """
 
     agents: tuple[str, ...]
@@ -46,7 +46,7 @@ class ElementInput:
         return tuple(kind(value) - kind(self.base) for value in self.values)
 
     def exceeds(self, agent: int, threshold: float) -> bool:
-        """Say whether an agent's change is above a threshold, compared in float32 as in a pass."""
+        """Return whether an agent's change exceeds a threshold, in float32 as in a pass."""
         tau = np.float32(self.values[agent]) - np.float32(self.base)
         return bool(abs(tau) > np.float32(threshold))
 
@@ -54,7 +54,7 @@ class ElementInput:
 class WorkedExample(NamedTuple):
     """A formula with its numbers: the text, its float64 value before rounding, and a remark.
 
-    is_base: the base stays, so the text is a number already.
+    is_base: the base stays, so the text is just a number.
     """
 
     expression: str
@@ -64,7 +64,7 @@ class WorkedExample(NamedTuple):
 
 
 def number(value: float, digits: int = 6) -> str:
-    """Return a number in at most ``digits`` significant digits, with a real minus sign."""
+    """Return a number in at most ``digits`` significant digits, with a typographic minus sign."""
     return f"{value:.{digits}g}".replace("-", "−")
 
 
@@ -164,7 +164,7 @@ def _by_rule(rule: Rule, element: ElementInput) -> WorkedExample:
 
 
 def _as_mergekit(rule: Rule, element: ElementInput) -> float:
-    """Return what is stored where every operation rounds to float32, of the loop itself."""
+    """Return the stored element where every operation rounds to float32, from the loop itself."""
     alive = element.survives or (True,) * len(element.values)
     pairs = zip(element.values, alive, strict=True)
     base, *agents = (
@@ -238,4 +238,4 @@ _FORMULAS: dict[str, Callable[[Any, ElementInput], WorkedExample]] = {
     "region": _region,
     "magmax": _largest,
 }
-"""Of the methods that are no weighted sums of an element's changes."""
+"""Worked examples of the methods that are not weighted sums of an element's changes."""

@@ -1,4 +1,4 @@
-"""Making a model of merged parts: everything checked, then card, provenance, config and index."""
+"""Makes a model of merged parts: checks everything, writes card, provenance, config and index."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def finish(
 ) -> MergeResult:
     """Finish a merge whose parts are all in a folder or URL; its files are those of ``merge``.
 
-    Every shard is read again and compared with the digest that its part told. The index is written
-    last; a run that was broken off is run again. A folder that is finished is left as it is.
+    Every shard is read again and compared with its part's digest. The index is written
+    last; an interrupted run can be repeated. A finished folder is left unchanged.
 
     Returns: the result of the whole merge; seconds are those of finishing.
 
@@ -60,7 +60,7 @@ def finish(
         provenance = find_finished(plan, output)
         if provenance is None:
             output.begin(plan.digest)
-            units = read_receipts(plan, output)  # what is missing is told before sources are opened
+            units = read_receipts(plan, output)  # report missing parts before opening sources
             opened = open_plan(plan, options, on_download=on_download)
             provenance = finish_opened(opened, output, units)
             read = sum(receipt.header.bytes_read for receipt in units.values())
@@ -73,9 +73,9 @@ def finish_opened(
     units: Mapping[str, Receipt],
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Provenance:
-    """Finish a merge whose parts are all there, see ``finish``; return its provenance.
+    """Finish a merge whose parts are complete, see ``finish``; return its provenance.
 
-    Args: units: their receipts; names: what the provenance calls sources, see ``merge``.
+    Args: units: their receipts; names: of sources in the provenance, see ``merge``.
     """
     plan, job, run = opened.plan, opened.job, opened.job.options
     receipts = list(units.values())
@@ -111,7 +111,7 @@ def finish_opened(
 def result_of(
     plan: PartPlan, out: Path | str, provenance: Provenance, start: float, bytes_read: int
 ) -> MergeResult:
-    """Return the result of a merge that is finished; start: by time.monotonic()."""
+    """Return the result of a finished merge; start: by time.monotonic()."""
     return MergeResult(
         out=out,
         method=plan.recipe.method,
@@ -125,7 +125,7 @@ def result_of(
 
 
 def _agent_result(record: AgentRecord) -> AgentResult:
-    """Return an agent's numbers as the provenance has them."""
+    """Return an agent's numbers from the provenance."""
     assert record.changed is not None, "a merge counts"
     assert record.unique is not None, "a merge counts"
     retained = None
@@ -149,7 +149,7 @@ def _agent_result(record: AgentRecord) -> AgentResult:
 
 
 def read_receipts(plan: PartPlan, output: Output) -> dict[str, Receipt]:
-    """Return every unit's receipt, after making sure that they belong together."""
+    """Return every unit's receipt, after checking that all are of one merge."""
     units = {
         unit: (planned.part, names, output.receipt(unit))
         for planned in plan.parts
@@ -185,7 +185,7 @@ def read_receipts(plan: PartPlan, output: Output) -> dict[str, Receipt]:
 
 
 def _is_sound(receipt: Receipt, n_agents: int) -> bool:
-    """Say whether a receipt's arrays can be those of a merge of so many agents."""
+    """Return whether a receipt's arrays have the shapes for this number of agents."""
     patterns, sums = receipt.patterns, receipt.sums
     if patterns is None or sums is None:
         return patterns is sums
@@ -200,9 +200,9 @@ def _is_sound(receipt: Receipt, n_agents: int) -> bool:
 def _check_shards(
     plan: PartPlan, output: Output, receipts: Mapping[str, Receipt], run: RunOptions
 ) -> None:
-    """Compare every shard with the digest that its part told when it wrote it.
+    """Compare every shard with the digest in its part's receipt.
 
-    Those that this process has just uploaded itself are not fetched again.
+    Shards that this process has just uploaded are not fetched again.
     """
     shards = [
         (unit, receipt.header.part, name, record)
@@ -220,7 +220,7 @@ def _check_shards(
         ):
             wrong[name] = part
             if output.receipt(unit) is not None:
-                output.forget(unit)  # so that merging it again is not taken for done
+                output.forget(unit)  # so that the part is merged again
         meter.add(record.nbytes, name, index)
         meter.report_progress(run.on_progress)
     if wrong:

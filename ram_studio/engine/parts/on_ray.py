@@ -41,7 +41,7 @@ from ram_studio.engine.passes.driver import RunKeywords
 from ram_studio.engine.result import MergeResult
 
 PARTS_PER_NODE = 4
-"""So that a node that is done early, or a part that begins anew, holds up little."""
+"""Small parts, so that early finished nodes and restarted parts waste little time."""
 
 _REPORT_SECONDS = 0.5
 _LOG = logging.getLogger(__name__)
@@ -56,17 +56,16 @@ def analyze_on_ray(
 ) -> Analysis:
     """Return the analysis of a recipe's checkpoints, counted in parts on Ray; see ``analyze``.
 
-    Args: address: of a cluster, or "local"; run: see RunKeywords; a GPU is used where it is asked
-        for by name.
+    Args: address: of a cluster, or "local"; run: see RunKeywords; a GPU is used only if named.
 
-    Raises: SettingsError for Ray that is not there; what ``analyze_part`` raises.
+    Raises: SettingsError when Ray is not found; what ``analyze_part`` raises.
     """
-    recipe = recipe.model_copy(update={"other_base": "accept"})  # looking is free
+    recipe = recipe.model_copy(update={"other_base": "accept"})  # an analysis does no harm
     with connect_ray(address) as ray:
         parts = PARTS_PER_NODE * alive_nodes(ray)
         job = divisible_job(recipe, cancel=run.get("cancel"))
         check_visible(ray, _local_paths(recipe))
-        # These shards are never written: as many of them as parts, and a few to balance with.
+        # These shards are never written: four per part, to balance the parts.
         whole = plan_of(job, 1, max_shard_bytes=DEFAULT_MAX_SHARD_BYTES, hash_sources=False)
         size = max(1, whole.parts[0].nbytes // (4 * parts))
         plan = plan_of(job, parts, max_shard_bytes=size, hash_sources=False)
@@ -86,12 +85,12 @@ def merge_on_ray(
 ) -> MergeResult:
     """Merge in parts on Ray to a folder that all nodes see, or a URL; see ``merge_part``.
 
-    Those parts that were done before it failed or was stopped are kept there, and not done again.
+    After a failure or a stop, finished parts stay there and are not merged again.
 
     Args: address: of a cluster, or "local"; parts: by default one for each file of the output; the
     others as for ``merge``.
 
-    Raises: SettingsError for Ray that is not there; what ``merge_part`` and ``finish`` raise.
+    Raises: SettingsError when Ray is not found; what ``merge_part`` and ``finish`` raise.
     """
     start = time.monotonic()
     out = str(out) if is_url(out) else str(absolute(out))
@@ -113,7 +112,7 @@ def merge_on_ray(
 
 @dataclass(frozen=True)
 class _Cluster:
-    """A Ray, and what is done there."""
+    """A connected Ray, and the run on it."""
 
     ray: Any
     job: MergeJob
@@ -122,21 +121,21 @@ class _Cluster:
 
 
 def _local_paths(recipe: Recipe) -> list[str]:
-    """Return the sources that are folders here, as the recipe calls them."""
+    """Return the sources that are local folders, by their names in the recipe."""
     every = (recipe.base, *recipe.agents.values())
     return [str(s) for s in every if not is_url(s) and Path(s).expanduser().exists()]
 
 
 @contextlib.contextmanager
 def _put_mark(out: str) -> Iterator[list[str]]:
-    """Put a file where the output goes, by which nodes see that its disk is the same one."""
+    """Put a file beside the output, by which nodes check that they see the same disk."""
     if is_url(out):
         yield []
         return
     folder = Path(out) if os.path.isdir(out) else nearest_folder(Path(out))
     mark = folder / f".ram-studio-{secrets.token_hex(8)}"
     try:
-        with contextlib.suppress(OSError):  # what cannot be written is told by those who write it
+        with contextlib.suppress(OSError):  # the parts report an unwritable folder
             mark.touch()
         yield [str(mark)] if mark.exists() else []
     finally:
@@ -155,24 +154,24 @@ def _merge(
 
 
 class _ProgressActor:
-    """An actor that hears from tasks how far they are."""
+    """An actor that collects the progress of tasks."""
 
     def __init__(self) -> None:
         self._fractions: dict[int, float] = {}
 
     def record_progress(self, part: int, fraction: float) -> None:
-        """Take note of a part's progress."""
+        """Record a part's progress."""
         self._fractions[part] = fraction
 
     def read(self) -> dict[int, float]:
-        """Return the share that is done of each part that was begun."""
+        """Return the finished share of each started part."""
         return self._fractions
 
 
 def _in_worker(
     watch: Any, work: Callable, device: str, threads: int, plan: PartPlan, part: int, *args: Any
 ) -> Any:
-    """Do one part's work, telling the watch now and then."""
+    """Do one part's work, and report progress to the watch now and then."""
     reported_at = -math.inf
 
     def report_progress(progress: Progress) -> None:
@@ -188,12 +187,12 @@ def _on_parts(cluster: _Cluster, stage: str, work: Callable, *args: Any) -> list
     """Return what ``work(plan, part, *args, **run)`` returns for every part, in order, by Ray."""
     ray, plan, run = cluster.ray, cluster.plan, cluster.run
     on_progress, cancel = run.get("on_progress"), run.get("cancel") or CancelToken()
-    # Ray hides GPUs from tasks that ask for none: they are used where they are asked for.
+    # Ray hides GPUs from tasks that do not request them.
     device = "cpu" if run.get("device", "auto") == "auto" else run["device"]
     threads = run.get("threads") or cores_of_a_node(ray)
     start, reported_at, watch = time.monotonic(), -math.inf, None
     if on_progress is not None:
-        # Beside the driver: then it does not die with a node that works.
+        # On the driver's node: then it does not die with a worker node.
         near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
         )
@@ -213,7 +212,7 @@ def _on_parts(cluster: _Cluster, stage: str, work: Callable, *args: Any) -> list
             seconds = time.monotonic() - start
             on_progress(Progress(stage, last, begun, len(plan.parts), done, total, seconds))
 
-    tasks, shared = {}, ray.put(plan)  # it holds headers: sent once
+    tasks, shared = {}, ray.put(plan)  # it has headers: send it once
     task = ray.remote(_in_worker)
     for part, memory in zip(plan.parts, memory_of_parts(cluster.job, plan, threads), strict=True):
         name = plan.text(part.part)

@@ -1,6 +1,6 @@
-"""Cutting a merge into parts, and opening the sources of one that was cut.
+"""Plans: a merge cut into parts, and the sources of a plan.
 
-A part is a run of the output's shards: what it reads lies together in the sources too.
+A part is a run of the output's shards: its reads are close together in the sources too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ram_studio.errors import PlanError, RamStudioError, SettingsError, Stopped
 
 MOST_PARTS = 10_000
 
-# Of a part's memory: Python, numpy and numba; a tensor of one source by its header, with what is
-# derived of it; an element of one source in float64, and as much to compute with.
+# Memory of a part: Python, numpy and numba; per tensor of a source, its header and objects made
+# from it; per element of a source, float64 and as much again to compute with.
 _PROCESS_BYTES = 300 << 20
 _HEADER_BYTES = 2_500
 _ELEMENT_BYTES = 16
@@ -56,11 +56,11 @@ def make_plan(
 ) -> PartPlan:
     """Return a merge cut into parts of whole output shards, balanced by bytes.
 
-    It follows from the recipe and the sources alone: no tensor is read but samples, as before every
-    merge. There may be more parts than shards; the last ones have nothing to do then.
+    It depends on the recipe and the sources alone: tensors are only sampled, as before every
+    merge. If there are more parts than shards, the last parts are empty.
 
     Args:
-        parts: as many as the output has files when left out.
+        parts: by default, the number of the output's files.
         max_shard_bytes, hash_sources, on_download: as for ``merge``.
 
     Raises: SettingsError for fewer parts than one or more than 10,000, and for a method that
@@ -120,7 +120,7 @@ def plan_of(
 
 
 def _known_headers(checkpoint: Checkpoint) -> KnownHeaders | None:
-    """Return what parts may take in place of a URL's headers, None for other sources."""
+    """Return the headers of a URL's files for the parts, None for other sources."""
     place = checkpoint.remote.get(checkpoint.shards[0])
     if not isinstance(place, UrlFolder):
         return None
@@ -128,15 +128,15 @@ def _known_headers(checkpoint: Checkpoint) -> KnownHeaders | None:
 
 
 def cut(sizes: Sequence[int], parts: int) -> list[range]:
-    """Return so many runs of consecutive indices, about equal in total size.
+    """Return this number of runs of consecutive indices, about equal in total size.
 
-    No run is empty while there are as many sizes as runs; else the last ones are.
+    Runs are empty only if there are fewer sizes than runs: the last ones.
     """
     runs, start, left = [], 0, sum(sizes)
     for others in reversed(range(parts)):
         stop, run_size = start, 0
         most = max(start + 1, len(sizes) - others)
-        # Up to the size where the middle of the next one lies beyond an equal share.
+        # Until the middle of the next size is beyond an equal share.
         while stop < min(most, len(sizes)) and (
             stop == start or 2 * run_size + sizes[stop] <= 2 * left / (others + 1)
         ):
@@ -154,8 +154,7 @@ def deal_files(
 ) -> list[list[tuple[Checkpoint, Path]]]:
     """Return the source files that each of some runs of shards hashes.
 
-    That is those it reads more of than the others do; the first run also has those that none of
-    them reads.
+    A file is hashed by the run that reads most of it, or by the first run if none reads it.
     """
     part_of = {n: i for i, own in enumerate(chosen) for shard in own for n in shard.offsets}
     read: dict[Path, Counter[int]] = {}
@@ -172,10 +171,10 @@ def deal_files(
 
 
 def memory_of_parts(job: MergeJob, plan: PartPlan, threads: int) -> list[int]:
-    """Return about how many bytes of memory each part of a job takes, by so many threads.
+    """Return the approximate memory in bytes of each part of a job, on this number of threads.
 
-    That is the libraries, all sources' headers, what threads hold of blocks or of whole matrices,
-    and of files elsewhere what is fetched ahead.
+    It includes libraries, all sources' headers, the threads' blocks or whole matrices, and
+    read-ahead from remote files.
     """
     sources = job.report.checkpoints
     whole = {t.name: t.numel for t in job.merged if job.is_whole(t)}
@@ -188,7 +187,7 @@ def memory_of_parts(job: MergeJob, plan: PartPlan, threads: int) -> list[int]:
 
 
 def _refuse_indivisible(job: MergeJob) -> None:
-    """Refuse what a part would have to read the whole model for, beside the analysis."""
+    """Refuse methods for which a part would need the whole model besides the analysis."""
     epsilons = [getattr(own, "epsilon", 0.0) for own in job.every_settings]
     epsilon = next((own for own in epsilons if find_grid_index(own) is None), None)
     if Need.RATIOS in job.needs and epsilon is not None:
@@ -200,15 +199,15 @@ def _refuse_indivisible(job: MergeJob) -> None:
     if Need.MAGNITUDES in job.needs and "tensor" in scopes:
         raise SettingsError(
             f"{job.method.name} with scope tensor needs |tau| of every tensor by size, which an "
-            "analysis holds for the whole model only; a merge in parts takes scope global."
+            "analysis has for the whole model only; use scope global for a merge in parts."
         )
 
 
 @dataclass
 class OpenPlan:
-    """A plan and its sources, as they were when it was made.
+    """A plan and its sources, unchanged since it was made.
 
-    analysis: of the whole model, where the method's counts are taken from one.
+    analysis: of the whole model, if the method takes its counts from one.
     """
 
     plan: PartPlan
@@ -217,12 +216,12 @@ class OpenPlan:
 
     @cached_property
     def ready(self) -> Plan:
-        """The method made ready, by a counting pass where it needs one and there is no analysis."""
+        """The prepared method, by a counting pass where it needs one and has no analysis."""
         return self.job.plan(self.analysis)
 
     @cached_property
     def facts(self) -> MergeFacts:
-        """What the method was made ready with."""
+        """The facts that the method was prepared with."""
         return self.job.facts_of(self.ready)
 
     @cached_property
@@ -232,7 +231,7 @@ class OpenPlan:
 
     @cached_property
     def small_files(self) -> dict[str, bytes]:
-        """What the output takes over from the base and the tokenizer's owner."""
+        """Files that are copied to the output from the base and the tokenizer's checkpoint."""
         job = self.job
         base, agents = job.report.base, job.report.agents
         union = job.recipe.stop_tokens == "union"
@@ -262,7 +261,7 @@ def open_plan(
 ) -> OpenPlan:
     """Open the sources of a plan.
 
-    Raises: PlanError when one is not what it was when the plan was made; see ``load``.
+    Raises: PlanError when one changed since the plan was made; see ``load``.
     """
     known = {name: source.known for name, source in plan.sources.items() if source.known}
     report = load_sources(plan.recipe, on_download, run.cancel, known=known)
@@ -281,7 +280,7 @@ def open_plan(
 
 @contextlib.contextmanager
 def name_part(plan: PartPlan, part: int) -> Iterator[None]:
-    """Have every error of the block say which part it is of."""
+    """Add the part to every error of the block."""
     text = plan.text(part).capitalize()
     try:
         yield

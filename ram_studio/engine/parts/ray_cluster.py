@@ -1,4 +1,4 @@
-"""Ray (https://ray.io), used only where somebody asks for it: connecting, and waiting for tasks."""
+"""Ray (https://ray.io), used only on request: connecting, and waiting for tasks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ram_studio.checkpoints.read.describe import shown_bytes, shown_list
 from ram_studio.errors import RamStudioError, SettingsError
 
 MEMORY_BYTES = 512 << 20
-"""What a task asks for that does not say how much it needs."""
+"""Memory that a task requests by default."""
 
 RETRIES = 3
-"""So often a task begins anew when its worker or node dies."""
+"""How often a task is restarted when its worker or node dies."""
 
 _POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 5.0
 JOIN_SECONDS = 60.0
-"""So long a process may take to join a cluster; Ray itself tries for minutes, without a word."""
+"""Time limit for joining a cluster; Ray itself tries for minutes, without a message."""
 
 _JOIN = """
 import sys, ray
@@ -41,12 +41,12 @@ _END_SECONDS = 30.0
 def connect_ray(address: str) -> Iterator[Any]:
     """Yield the module `ray`, connected: to a cluster, or to one made here for "local".
 
-    A connection that this process has already is used, and kept.
+    An existing connection of this process is used, and not closed.
 
-    Raises: SettingsError when Ray is not installed, there is none at the address, or none that can
-    be joined within JOIN_SECONDS.
+    Raises: SettingsError when Ray is not installed, not found at the address, or cannot be joined
+    within JOIN_SECONDS.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns at every start
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns at every start
     try:
         import ray
     except ImportError as error:
@@ -67,7 +67,7 @@ def connect_ray(address: str) -> Iterator[Any]:
         except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise SettingsError(
-                f"There is no Ray at {address!r}: {reason}. Give the address of its head node, as "
+                f"No Ray was found at {address!r}: {reason}. Give the address of its head node, as "
                 "host:6379, or local."
             ) from error
     try:
@@ -77,14 +77,14 @@ def connect_ray(address: str) -> Iterator[Any]:
 
 
 def _check_listening(address: str) -> None:
-    """Raise OSError where nobody listens at host:port: Ray itself tries that for minutes."""
+    """Raise OSError where no server listens at host:port: Ray itself tries for minutes."""
     host, separator, port = address.rpartition(":")
     if separator and "/" not in address:
         socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
 
 
 def _try_to_join(address: str) -> None:
-    """Join a cluster in a process that can be ended: ours would hang in Ray, or be ended by it.
+    """Join a cluster in a child process: this one could hang in Ray, or be ended by it.
 
     Raises: SettingsError when that fails, or takes too long.
     """
@@ -108,7 +108,7 @@ def _try_to_join(address: str) -> None:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep our own handlers: Ray takes SIGTERM for itself, by which we stop in order."""
+    """Keep our own signal handlers: Ray replaces that of SIGTERM, which stops a run cleanly."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -121,18 +121,18 @@ def _own_signals() -> Iterator[None]:
 
 
 def alive_nodes(ray: Any) -> int:
-    """Return how many nodes there are to work on."""
+    """Return the number of nodes that can work."""
     return sum(bool(node["Alive"]) for node in ray.nodes())
 
 
 def cores_of_a_node(ray: Any) -> int:
-    """Return how many cores every node that has some can give to one task."""
+    """Return the number of cores that every node with any can give to one task."""
     cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     return max(1, min((n for n in cores if n), default=1))
 
 
 def task_options(device: str, threads: int, memory: int = MEMORY_BYTES) -> dict[str, Any]:
-    """Return what a task asks for: cores, memory, a GPU where one computes; spread over nodes."""
+    """Return a task's request: cores, memory, a GPU where one computes; spread over nodes."""
     return {
         "num_cpus": threads,
         "num_gpus": 0 if device == "cpu" else 1,
@@ -143,9 +143,9 @@ def task_options(device: str, threads: int, memory: int = MEMORY_BYTES) -> dict[
 
 
 def check_room(ray: Any, name: str, options: Mapping[str, Any]) -> None:
-    """Make sure that some node can ever take a task: Ray waits for one without a word.
+    """Check that some node is large enough for a task: Ray would wait without a message.
 
-    Args: name: what messages call the task; options: see ``task_options``.
+    Args: name: of the task in messages; options: see ``task_options``.
 
     Raises: SettingsError.
     """
@@ -177,9 +177,9 @@ def find_unseen(paths: Sequence[str]) -> list[str]:
 
 
 def check_visible(ray: Any, paths: Sequence[str]) -> None:
-    """Make sure that every node that works sees some paths, by a small task on each.
+    """Check that every working node sees some paths, by a small task on each.
 
-    Raises: SettingsError naming the nodes and what they do not see.
+    Raises: SettingsError naming the nodes and the paths that they do not see.
     """
     task = ray.remote(num_cpus=0, max_retries=RETRIES)(find_unseen)
     near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
@@ -207,12 +207,12 @@ def gather(
     """Return the results of tasks, in their order.
 
     Args:
-        tasks: references, and what messages call each.
-        poll: called some times a second; what it raises stops all tasks.
+        tasks: references, and their names in messages.
+        poll: called several times a second; what it raises stops all tasks.
         on_done: called with each result as it comes.
 
     Raises: the first error of a task, the others are stopped; SettingsError where a worker died
-    more often than it is started again. All tasks have ended in each case.
+    more than RETRIES times. All tasks have ended in each case.
     """
     results: dict[Any, Any] = {}
     waiting = list(tasks)
@@ -240,13 +240,13 @@ def _result(ray: Any, task: Any, name: str) -> Any:
         reason = " ".join(str(error).split())[:200]
         raise SettingsError(
             f"{name.capitalize()}: its worker died and was restarted {RETRIES} times "
-            f"({type(error).__name__}: {reason}). Look at the node's memory and disk, and run "
-            "again: what is done is kept."
+            f"({type(error).__name__}: {reason}). Check the node's memory and disk, and run "
+            "again: finished parts are not repeated."
         ) from error
 
 
 def _stop(ray: Any, waiting: list[Any]) -> None:
-    """End tasks: by an interrupt, after which they clean up, and those that do not by force."""
+    """Stop tasks: by an interrupt, after which they clean up, then by force."""
     for task in waiting:
         ray.cancel(task)
     if waiting:

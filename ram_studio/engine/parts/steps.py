@@ -1,4 +1,4 @@
-"""One part's work: its analysis and its shards. Doing it twice changes nothing."""
+"""One part's work: its analysis and its shards. Both are idempotent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PartResult:
-    """What the merge of one part did; is_done_before: nothing, for it was merged already.
+    """Result of the merge of one part; is_done_before: an earlier run had merged it.
 
     out: the folder, or the URL. bytes_read, bytes_written: in this run.
     """
@@ -62,13 +62,12 @@ def analyze_part(
     on_download: Callable | None = None,
     **run: Unpack[RunKeywords],
 ) -> PartialAnalysis:
-    """Return what the tensors of one part give, to be added to the other parts'.
+    """Return the analysis of one part's tensors, to be added to those of other parts.
 
     Args:
         part: its number, from 1.
-        file: where to keep it; what is there already, of this part of this plan, is not counted
-            again.
-        relations: as for ``analyze``; by default only where the plan's method merges by them.
+        file: where to store it; an analysis of this part and plan in that file is used again.
+        relations: as for ``analyze``; by default only where the plan's method needs them.
         run: as for ``analyze``.
 
     Raises: PlanError for sources that changed; OutputError when the file cannot be written; what
@@ -93,7 +92,7 @@ def analyze_part(
 
 
 def _load_analysis(plan: PartPlan, part: int, file: str | Path | None) -> PartialAnalysis | None:
-    """Return the part's analysis in a file, None where there is another or nothing."""
+    """Return the part's analysis in a file, None without a file or for another analysis."""
     with contextlib.suppress(AnalysisError):
         found = None if file is None else load_partial(file)
         if found is not None and (found.plan, list(found.parts)) == (plan.digest, [part]):
@@ -110,13 +109,12 @@ def merge_part(
     on_download: Callable | None = None,
     **run: Unpack[RunKeywords],
 ) -> PartResult:
-    """Write the shards of one part into the folder or URL ``out``, and what says that they are.
+    """Write the shards of one part, and its receipt, into the folder or URL ``out``.
 
     Args: part: its number, from 1; analysis: of the whole model, for methods that need its counts.
 
-    Nothing of it is left behind in a folder when it fails or is stopped; at a URL every shard that
-    is there stays. What is merged already, from the same analysis, is left as it is; so is all of a
-    merge that was finished.
+    After a failure or a stop a folder has none of its files; at a URL complete shards stay. Units
+    that were merged from the same analysis, and finished merges, are left unchanged.
 
     Raises: PlanError for sources that changed; AnalysisError for an analysis of other files, or
     none where one is needed; OutputError; what ``merge`` raises; all of them name the part.
@@ -143,7 +141,7 @@ def merge_part(
 
 
 def merge_units(opened: OpenPlan, part: int, output: Output) -> int:
-    """Write those units of a part that are not there yet; return how many bytes of shards."""
+    """Write the missing units of a part; return the bytes of their shards."""
     own, run = opened.plan.part(part), opened.job.options
     units = output.units(part, list(own.shards))
     every = {unit: opened.shards_of(names) for unit, names in units.items()}
@@ -168,7 +166,7 @@ def merge_units(opened: OpenPlan, part: int, output: Output) -> int:
 def _log_found_units(
     output: Output, every: Mapping[str, Sequence[Shard]], there: Collection[str]
 ) -> None:
-    """Say what a run before this one left, and what is still to do."""
+    """Log the units of an earlier run, and how many are missing."""
     files = {unit: len(shards) for unit, shards in every.items()}
     found, total = sum(files[unit] for unit in there), sum(files.values())
     if 0 < found < total:
@@ -187,7 +185,7 @@ def _merge_unit(
     shards: Sequence[Shard],
     hashed: Mapping[Path, str],
 ) -> None:
-    """Merge a unit whole; hashed: the source files whose content hash goes into its receipt."""
+    """Merge one unit; hashed: the source files whose content hash goes into its receipt."""
     job, run = opened.job, opened.job.options
     before = job.bytes_read
     folders = [c.folder for c in job.report.checkpoints]
@@ -195,7 +193,7 @@ def _merge_unit(
         output.writer(unit, shards, folders) as writer,
         SourceHasher(job.report, algorithms=hashed) as hasher,
     ):
-        # A pass before that of merging is followed too.
+        # A counting pass before the merge is followed too.
         job.options = replace(run, on_progress=hasher.watch(run.on_progress))
         names = tensors_in(shards)
         tally = job.merge_into(opened.ready, writer, only=names)
@@ -221,7 +219,7 @@ def _merge_unit(
 def scale_progress(
     on_progress: ProgressCallback | None, before: int, own: int, total: int
 ) -> ProgressCallback | None:
-    """Return what reports a unit's progress as that of its part; before, own, total: bytes."""
+    """Return a callback that scales a unit's progress to its part; before, own, total: bytes."""
     if on_progress is None or own == total:
         return on_progress
     report_progress, start = on_progress, time.monotonic()
@@ -235,9 +233,9 @@ def scale_progress(
 
 
 def find_finished(plan: PartPlan, output: Output) -> Provenance | None:
-    """Return the provenance of a plan's merge where the output holds it, finished, else None.
+    """Return the provenance of a plan's finished merge in the output, else None.
 
-    What a finish left there is cleared.
+    Temporary files of ``finish`` are removed.
     """
     if not output.files.has(PROVENANCE_FILE):
         return None
@@ -268,7 +266,7 @@ def _require_analysis(needs: frozenset[str], analysis: Analysis | None) -> None:
         )
     if analysis is not None and Need.MAGNITUDE_RATIOS in needs and not analysis.has_magnitudes:
         raise AnalysisError(
-            "The method needs magnitudes of the whole model, and the analysis holds counts alone. "
+            "The method needs magnitudes of the whole model, and the analysis has counts only. "
             "Analyze all parts without --no-relations, and add them again."
         )
 
@@ -276,11 +274,11 @@ def _require_analysis(needs: frozenset[str], analysis: Analysis | None) -> None:
 def _is_merged(
     opened: OpenPlan, part: int, output: Output, unit: str, shards: Sequence[Shard]
 ) -> bool:
-    """Say whether a unit has been merged from the same facts, and its shards are there."""
+    """Return whether a unit was merged from the same facts and its shards exist."""
     try:
         header = read_receipt(output.receipt(unit) or b"", unit).header
     except PlanError:
-        return False  # not there or damaged: it is written again
+        return False  # missing or damaged: write it again
     found = output.files.sizes()
     wanted = opened.plan.digest, part, opened.facts
     return (header.plan, header.part, header.facts) == wanted and all(
@@ -289,7 +287,7 @@ def _is_merged(
 
 
 def _check_unit(opened: OpenPlan, tally: MergeTally, names: Collection[str]) -> None:
-    """Compare what was counted with what is known of the tensors."""
+    """Compare the counts of a unit with the known counts of its tensors."""
     known = opened.ready.known
     if known.counts is None:
         return

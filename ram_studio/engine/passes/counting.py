@@ -1,4 +1,4 @@
-"""Counting as the work of a pass: overlap patterns, magnitudes, and what goes with them.
+"""Counting as the work of a pass: overlap patterns, magnitudes and related sums.
 
 A thread fills one histogram while it stays in a tensor and folds it into the tensor's table when it
 leaves; tables of different threads add up.
@@ -34,7 +34,7 @@ FOLD_ELEMENTS = 1 << 30
 
 
 MOST_BYTES = 400 << 20
-"""Of tables. A row takes 11 kB with 3 agents, 30 with 4: 128 experts in 48 layers fit with 4."""
+"""Limit of tables. A row is 11 kB with 3 agents, 30 with 4: 128 experts in 48 layers fit with 4."""
 
 ROWS: dict[Histogram, Callable[[int], tuple[int, ...]]] = {
     "patterns": lambda n: (1 << n,) if n <= MAX_PATTERN_AGENTS else (n, n),
@@ -49,16 +49,16 @@ class ByTensor:
     """A tally with a row for each tensor."""
 
     def row(self, block: Block) -> int:
-        """Return to which row a block's elements count."""
+        """Return the row in which a block's elements count."""
         return block.tensor_index
 
     def every(self, tensor: MergeTensor) -> int:
-        """Return after how many elements of a tensor another row begins, 0 where none does."""
+        """Return the elements of a tensor per row, 0 for a single row."""
         return 0
 
 
 class Tally(ByTensor):
-    """Counts of all tensors at every threshold. Interval 0 lies below the first one.
+    """Counts of all tensors at every threshold. Interval 0 is below the first one.
 
     magnitudes: int64 (agents, bins), the |tau| of each agent by bin of ``epsilon_grid``.
     """
@@ -123,12 +123,12 @@ class StackTally(Tally):
         return tensor.shape[0] if self._is_single and _is_stack(tensor) else 1
 
     def row(self, block: Block) -> int:
-        """Return to which row a block's elements count."""
+        """Return the row in which a block's elements count."""
         size = self.every(block.tensor)
         return self._first[block.tensor_index] + (block.start // size if size else 0)
 
     def every(self, tensor: MergeTensor) -> int:
-        """Return the elements of one expert's matrix, 0 of a tensor that is no stack."""
+        """Return the elements of one expert's matrix, 0 for a tensor that is not a stack."""
         rows = self._rows(tensor)
         return tensor.numel // rows if rows > 1 else 0
 
@@ -140,7 +140,7 @@ class StackTally(Tally):
         return self._by_row.grouped([list(range(*span)) for span in spans])
 
     def singly(self) -> StackCounts | None:
-        """Return the counts of each expert in a stack, of its layer's tensors together."""
+        """Return the counts of each expert in a stack, summed over its layer's tensors."""
         if not self._is_single:
             return None
         rows: dict[str, list[int]] = {}
@@ -168,7 +168,7 @@ def _fits(tensors: Sequence[MergeTensor], n_agents: int, grid: Thresholds) -> bo
 class SizeTally(ByTensor):
     """The |tau| of each agent by bin of ``epsilon_grid``: int64 (groups, agents, bins).
 
-    One group per tensor, or one for the whole model; 32 KiB per group and agent are held.
+    One group per tensor, or one for the whole model; it takes 32 KiB per group and agent.
     """
 
     histograms: tuple[Histogram, ...] = ("sizes",)
@@ -204,13 +204,13 @@ class EpsilonTally(ByTensor):
         totals = np.array(numel, dtype=np.int64)
         if self._table.ndim == 3:
             return OverlapCounts(totals, None, self._table[:, None])
-        # Blocks that nobody changed were not counted.
+        # Blocks that no agent changed were not counted.
         self._table[:, 0] += totals - self._table.sum(1)
         return OverlapCounts.from_patterns(totals, self._table[:, None])
 
 
 class Counter:
-    """Fills histograms for a tally, one thread's worth, and hands them over tensor by tensor."""
+    """Fills one thread's histograms, and adds them to a tally tensor by tensor."""
 
     def __init__(
         self, tally: Tally | SizeTally | EpsilonTally, backend: Backend, lock: Lock | None = None
@@ -241,7 +241,7 @@ class Counter:
         return functools.reduce(operator.and_, flags)
 
     def close(self) -> None:
-        """Hand over what is held."""
+        """Add the remaining counts to the tallies."""
         if self._pending:
             counted = [self._backend.take(histogram) for histogram in self._histograms]
             with self._lock:
@@ -268,7 +268,7 @@ class Counting:
     """The work of a counting pass, see ``driver.Work``.
 
     tallies: each counts the agents that its Choose gives; without any a pass only reads. related:
-    also collects what needs more than counts, on the CPU.
+    also collects statistics beyond counts, on the CPU.
     """
 
     stage: str
@@ -286,7 +286,7 @@ class Counting:
         return blocks_of(self.tensors, block_elements, every=every)
 
     def worker(self, backend: Backend) -> _CountingWorker:
-        """Return one thread's share."""
+        """Return one thread's worker."""
         return _CountingWorker(self, backend)
 
 
@@ -309,7 +309,7 @@ class _CountingWorker:
         return is_finite
 
     def close(self) -> None:
-        """Hand over what is held."""
+        """Add the remaining counts to the tallies."""
         for *_, counter in self._counters:
             counter.close()
         if self._related is not None:
@@ -317,7 +317,7 @@ class _CountingWorker:
 
 
 def every_agent(backend: Backend, block: Block, agents: Any) -> Any:
-    """Return the agents as they are stored."""
+    """Return the agents as stored."""
     return agents
 
 

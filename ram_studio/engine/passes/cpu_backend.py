@@ -20,7 +20,7 @@ Agents = tuple[np.ndarray, ...]
 
 
 class CpuBackend:
-    """One thread's two verbs, and its buffers.
+    """One thread's two operations (count, merge), and its buffers.
 
     Blocks are as ``readers.BlockReader`` gives them: bfloat16 bits, or float32.
     """
@@ -122,7 +122,7 @@ class CpuBackend:
         return self._buffer("pattern", cpu.pattern_dtype(n_agents), n)
 
     def _rule(self, plan: Plan, block: Block) -> Rule | None:
-        """Return the tensor's rule; the last one is kept, as its blocks follow each other."""
+        """Return the tensor's rule; the last one is cached, as its blocks follow each other."""
         if self._last_rule is None or self._last_rule[0] != block.tensor.name:
             self._last_rule = block.tensor.name, plan.rule(block.tensor)
         return self._last_rule[1]
@@ -134,7 +134,7 @@ class CpuBackend:
 
 
 def _through(values: np.ndarray, block: Block) -> np.ndarray:
-    """Return float32 values rounded to the base's dtype and back; overflow stays as it was."""
+    """Return float32 values rounded to the base's dtype and back; overflow stays unrounded."""
     dtype = block.tensor.base.dtype
     stored = rounding.decode(rounding.store(values.astype(np.float64), dtype), dtype)
     return np.where(np.isfinite(stored), stored, values)

@@ -1,4 +1,4 @@
-"""The one driver of all passes: blocks in order, on several threads, each to the work at hand."""
+"""The driver of all passes: it gives blocks in order, on several threads, to a pass's work."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 REPORT_SECONDS = 0.1
 
 FLAGS = 64
-"""Blocks whose flags stay on their device until they are read together, which waits for it."""
+"""Blocks whose flags stay on their device until they are read together (a synchronization)."""
 
 
 class RunKeywords(TypedDict, total=False):
-    """How passes run, as keyword arguments of the functions that make them.
+    """Options of passes, as keyword arguments of the functions that run them.
 
     device: "auto", "cpu", "cuda" (all of them) or "cuda:N"; threads: default one per core;
-    block_elements: that a thread holds at a time, no result depends on it; on_progress: called
-    about ten times a second in the caller's thread; cancel: stops within a block; receiver: of a
-    merge that is written, gets each shard once it is complete.
+    block_elements: a thread's block size, no result depends on it; on_progress: called
+    about ten times a second in the caller's thread; cancel: stops within a block; receiver: gets
+    each complete shard of a written merge.
     """
 
     device: str
@@ -48,10 +48,10 @@ class RunKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the passes of one run have in common, see RunKeywords; all checked.
+    """Common options of the passes of one run, checked; see RunKeywords.
 
-    devices: the torch devices that ``device`` stands for; residence: where blocks that stay in
-    memory are put, or found once it is filled.
+    devices: the torch devices that ``device`` selects; residence: stores blocks that stay in
+    memory, and returns them once filled.
     """
 
     device: str
@@ -73,9 +73,9 @@ class RunOptions:
         cancel: CancelToken | None = None,
         receiver: Receiver | None = None,
     ) -> RunOptions:
-        """Return the options that these keywords mean.
+        """Return the options for these keywords.
 
-        Raises: SettingsError for a device or number of threads that there is not.
+        Raises: SettingsError for an unknown device or a wrong number of threads.
         """
         device = choose_device(device)
         devices, threads = devices_of(device), thread_count(threads)
@@ -92,7 +92,7 @@ class RunOptions:
         )
 
     def with_residence(self, tensors: Sequence[MergeTensor]) -> RunOptions:
-        """Return options by which these tensors, once read, stay on the device, where they fit."""
+        """Return options that keep these tensors on the device after reading, where they fit."""
         if self.residence is not None:
             return self
         stays = plan_residence(tensors, self.devices, self.threads, self.block_elements)
@@ -100,9 +100,9 @@ class RunOptions:
 
 
 def thread_count(threads: int | None) -> int:
-    """Return how many threads to use: as asked, or one per core up to 16.
+    """Return the number of threads: as requested, or one per core up to 16.
 
-    Raises: SettingsError when fewer than one is asked for.
+    Raises: SettingsError when fewer than one is requested.
     """
     if threads is None:
         return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
@@ -115,19 +115,19 @@ class Worker(Protocol):
     """One thread's share of a pass."""
 
     def block(self, block: Block, base: Any, agents: Any) -> Any:
-        """Do the work on a block, as a reader gives it; False when some tau is not finite.
+        """Process a block from a reader; return False when some tau is not finite.
 
-        It may be a flag on a device, see ``Backend.count``.
+        The result may be a flag on a device, see ``Backend.count``.
         """
 
     def close(self) -> None:
-        """Hand over what is still held, after the last block."""
+        """Add the remaining results, after the last block."""
 
 
 class Work(Protocol):
-    """What a pass is for: counting, collecting, merging, comparing.
+    """The task of a pass: counting, collecting, merging, comparing.
 
-    stage: as in Progress; tensors: those looked at.
+    stage: as in Progress; tensors: those that are read.
     """
 
     @property
@@ -137,14 +137,14 @@ class Work(Protocol):
     def tensors(self) -> Sequence[MergeTensor]: ...
 
     def blocks(self, block_elements: int) -> Iterator[Block]:
-        """Yield the blocks to read, in order; a large model has millions, so nobody keeps them."""
+        """Yield the blocks to read, in order; a large model has millions, so none is stored."""
 
     def worker(self, backend: Backend) -> Worker:
-        """Return one thread's share; called once in each thread."""
+        """Return one thread's worker; called once in each thread."""
 
 
 def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
-    """Read the work's blocks in order on as many threads as asked; return the bytes read.
+    """Read the work's blocks in order on the run's threads; return the bytes read.
 
     Progress is reported in this thread.
 
@@ -165,7 +165,7 @@ def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
 
 @dataclass(frozen=True)
 class _Thread:
-    """What each thread of a pass does."""
+    """The loop of each thread of a pass."""
 
     work: Work
     run: RunOptions
@@ -200,7 +200,7 @@ class _Thread:
         worker.close()
 
     def _check(self, flags: list[tuple[Block, Any]], backend: Backend) -> None:
-        """Read what is known of some blocks, and forget them.
+        """Read the flags of some blocks, and clear the list.
 
         Raises: NonFiniteError.
         """

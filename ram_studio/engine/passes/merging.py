@@ -1,4 +1,4 @@
-"""Merging as the work of a pass: every block by the plan into a sink, and what was counted."""
+"""Merging as the work of a pass: every block by the plan into a sink, with counts."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.fisher_files import FisherFiles
 
 TALLY_SUMS = SUMS + 7
-"""What a tally adds up for each agent: ``kernels.cpu.measure``'s sums and ``_with_moments``'s."""
+"""Sums of a tally for each agent: those of ``kernels.cpu.measure`` and ``_with_moments``."""
 
 
 class Sink(Protocol):
-    """Where merged bytes go. Called from several threads at once.
+    """Receives merged bytes. Called from several threads concurrently.
 
-    A sink with a method ``put(block, stored)`` takes tensors as they are, where torch computes.
+    A sink with a method ``put(block, stored)`` takes torch tensors directly, where torch computes.
     """
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Take a piece of a tensor's data."""
+        """Take a chunk of a tensor's data."""
 
 
 class MergeTally:
-    """What the merge pass counts: overlap patterns, and what was stored.
+    """Results of the merge pass: overlap patterns, and sums of the stored change.
 
     Sums of stored change are formed per group of elements and added exactly, so that the result
-    does not depend on threads, blocks or parts. What is kept does not grow with the model.
+    does not depend on threads, blocks or parts. Memory does not grow with the model.
     """
 
     def __init__(self, n_agents: int) -> None:
@@ -78,7 +78,7 @@ class MergeTally:
 
     @property
     def total(self) -> MergedBlock:
-        """All that was added; its ``sums`` are exact, (terms, agents, TALLY_SUMS)."""
+        """The total of all blocks; its ``sums`` are exact, (terms, agents, TALLY_SUMS)."""
         if isinstance(self._patterns, int):
             return MergedBlock(None)
         return MergedBlock(None, self._patterns, self._packed_sums(), self._is_along)
@@ -110,7 +110,7 @@ class MergeTally:
         return top / bottom if bottom else None
 
     def effective_interval(self, agent: int) -> tuple[float, float] | None:
-        """Return a range of 95 % for the effective factor; None from fewer than two groups.
+        """Return a 95 % confidence interval of the effective factor; None with under two groups.
 
         A ratio of sums over groups of elements, with the usual error of a ratio estimator: wide
         where a few groups hold most of sum(tau**2), because a few large weights dominate it.
@@ -127,7 +127,7 @@ class MergeTally:
         return factor - half, factor + half
 
     def retained(self, agent: int) -> RetainedShares | None:
-        """Return what was stored of an agent's update, see ``meters.retained``.
+        """Return the stored shares of an agent's update, see ``meters.retained``.
 
         None when it changed nothing.
         """
@@ -151,10 +151,10 @@ class MergeTally:
 
 
 def _with_moments(sums: np.ndarray) -> np.ndarray:
-    """Return groups' sums (groups, agents, 9) with what the ratio estimator needs beside them.
+    """Return groups' sums (groups, agents, 9) followed by the terms of the ratio estimator.
 
     Whether the agent has unique elements in the group; with t and b the first two sums there, the
-    rounded t**2, t b and b**2; and what their rounding took.
+    rounded t**2, t b and b**2; and their rounding errors.
     """
     is_unique = sums[..., 1:2] != 0
     top, bottom = np.where(is_unique, sums[..., :1], 0.0), sums[..., 1:2]
@@ -166,7 +166,7 @@ def _with_moments(sums: np.ndarray) -> np.ndarray:
 class Merging:
     """The work of a merge pass, see ``driver.Work``.
 
-    is_whole: which tensors come as one block; fisher: open files, where the method needs them;
+    is_whole: which tensors are one block; fisher: open files, where the method needs them;
     keep: which blocks to merge, by default all.
     """
 
@@ -181,7 +181,7 @@ class Merging:
     def __post_init__(self) -> None:
         self.tally = MergeTally(self.plan.n_agents)
         if not self.plan.is_fused:
-            import torch  # noqa: F401  (now, so that the driver keeps it to a thread per call)
+            import torch  # noqa: F401  (now: the driver then limits it to one thread per call)
 
     def blocks(self, block_elements: int) -> Iterator[Block]:
         """Yield the blocks to merge."""
@@ -189,7 +189,7 @@ class Merging:
         return (block for block in every if self.keep is None or self.keep(block))
 
     def worker(self, backend: Backend) -> _MergingWorker:
-        """Return one thread's share."""
+        """Return one thread's worker."""
         return _MergingWorker(self, backend)
 
 
@@ -214,4 +214,4 @@ class _MergingWorker:
         return True
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: every block was written."""

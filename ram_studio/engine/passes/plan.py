@@ -1,4 +1,4 @@
-"""A merge made ready: the method, and what every block needs to know."""
+"""A prepared merge: the method, and the facts for every block."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import SettingsError
 
 Histogram = Literal["patterns", "chain", "steps", "sizes"]
-"""What blocks are counted into, see ``kernels.cpu``: ``count_patterns`` at one epsilon; at all of
+"""Histogram of a count, see ``kernels.cpu``: ``count_patterns`` at one epsilon; at all of
 them ``fill_chain`` up to six agents, beyond ``fill_steps``; ``count_sizes``."""
 
 
 @dataclass(frozen=True)
 class CollectedFacts:
-    """The facts of a merge, and what they were made of.
+    """The facts of a merge, and their origin.
 
     counts: per counted tensor, at the method's epsilon, or None; rho_m: each agent's ratio by
-    magnitude over the whole model, or None; is_from_analysis: whether an analysis told them;
-    bytes_read: for them.
+    magnitude over the whole model, or None; is_from_analysis: whether they are from an analysis;
+    bytes_read: to count them.
     """
 
     facts: Facts
@@ -43,13 +43,13 @@ class CollectedFacts:
 
 @dataclass(frozen=True)
 class Plan:
-    """See above.
+    """A prepared merge.
 
-    prepared: what the method's ``prepare`` returned; known: what it was prepared with;
+    prepared: the method, from its ``prepare``; known: the facts for it;
     dtypes: output dtype of each merged tensor by name; rows: index of each merged tensor among
     Facts.tensors, by name; device: as chosen, see ``devices.choose_device``.
-    choices: what the recipe says of each of Facts.tensors, or None; filtered: what ``prepare``
-    returned for filters with settings of their own, by filter.
+    choices: the recipe's choice for each of Facts.tensors, or None; filtered: the prepared method
+    by filter, for filters with their own settings.
     """
 
     method: Method
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def facts(self) -> Facts:
-        """What the engine found out before the first block."""
+        """Results that the engine computed before the first block."""
         return self.known.facts
 
     @property
@@ -73,20 +73,20 @@ class Plan:
 
     @property
     def is_fused(self) -> bool:
-        """Whether a fused CPU loop computes it; else its torch formula does."""
+        """Whether a fused CPU loop computes it, not its torch formula."""
         return self.device == "cpu" and self.method.rule is not None
 
     def choice(self, row: int) -> TensorChoice:
-        """What the recipe says of one of Facts.tensors."""
+        """Return the recipe's choice for one of Facts.tensors."""
         return TensorChoice() if self.choices is None else self.choices[row]
 
     def prepared_for(self, row: int) -> PreparedMethod:
-        """Return what one of Facts.tensors is merged with."""
+        """Return the prepared method for one of Facts.tensors."""
         found = self.choice(row).filter
         return self.prepared if found is None else self.filtered.get(found, self.prepared)
 
     def rule(self, tensor: MergeTensor) -> Rule | None:
-        """Return a tensor's rule; None where the method has none and the tensor is not kept.
+        """Return a tensor's rule; None where the method has none and no filter keeps the tensor.
 
         Only float32 output to nearest is computed in mergekit's order.
         """
@@ -105,9 +105,9 @@ class Plan:
 
     @cached_property
     def factors(self) -> np.ndarray | None:
-        """What is asked to multiply tau where one agent alone changed the element, weights too.
+        """The requested factor on tau where one agent alone changed the element, weights too.
 
-        float64 (tensors, agents), or None where the method asks for no such thing.
+        float64 (tensors, agents), or None for methods without such a factor.
         """
         if self.prepared.factors is None:
             return None
@@ -122,7 +122,7 @@ class Plan:
         return factors
 
     def arithmetic_of(self, block: Block) -> Arithmetic:
-        """In which numbers a block is computed, see ``kernels.rules``."""
+        """Return the dtype in which a block is computed, see ``kernels.rules``."""
         if self.method.rule is None:
             return "float64"
         return arithmetic((*block.dtypes, self.dtypes[block.tensor.name]))
@@ -139,7 +139,7 @@ class MergedBlock:
     stored: elements of the output's dtype, in the backend's memory; patterns: how many elements
     have each overlap pattern, see ``kernels.cpu.count_patterns``; sums: float64 (groups, agents,
     9), see ``kernels.cpu.measure``, by group of elements. Both are None where nothing is counted:
-    nobody changed any, or the tensor is a head that was counted already.
+    no agent changed any, or the tensor is a head that is already counted.
     is_along: the method has no own parts, sums are of whole changes (``kernels.torch.measure``).
     """
 
@@ -152,15 +152,15 @@ class MergedBlock:
 def overflow_error(dtype: str, block: Block) -> SettingsError:
     """Return the error for a merged element that became infinite in the output dtype."""
     return SettingsError(
-        f"Tensor `{block.tensor.name}`: a merged element lies beyond the range of the output "
+        f"Tensor `{block.tensor.name}`: a merged element is beyond the range of the output "
         f"dtype ({dtype}). Choose float32 or bfloat16 for the output, or a smaller scale."
     )
 
 
 class Backend(Protocol):
-    """What counts and merges blocks: one thread's, on arrays of its own kind.
+    """Counts and merges blocks in one thread, on its own kind of arrays.
 
-    A block is as its reader gives it: base (n,) and agents, (agents, n) or a tuple of (n,).
+    A block is that of its reader: base (n,) and agents, (agents, n) or a tuple of (n,).
     """
 
     def zeros(self, shape: tuple[int, ...], base: Any) -> Any:
@@ -171,14 +171,14 @@ class Backend(Protocol):
     ) -> Any:
         """Add a block to a histogram; return a flag, False when some task vector is not finite.
 
-        It may lie on a device, where `read_flags` fetches many at once.
+        The flag may be on a device; `read_flags` fetches many together.
         """
 
     def read_flags(self, flags: Sequence[Any]) -> list[bool]:
         """Return flags of blocks, in order."""
 
     def take(self, histogram: Any) -> np.ndarray:
-        """Return what was counted, in the CPU's memory."""
+        """Return the counts, in the CPU's memory."""
 
     def merge(
         self, plan: Plan, block: Block, base: Any, agents: Any, fisher: np.ndarray | None = None
@@ -192,10 +192,10 @@ class Backend(Protocol):
         """
 
     def stored_elements(self, merged: MergedBlock) -> np.ndarray:
-        """Return the stored elements of a merged block as numpy holds them."""
+        """Return the stored elements of a merged block as a numpy array."""
 
     def as_base(self, block: Block, agents: Any) -> Any:
-        """Return agents rounded to the base's dtype; what overflows there stays as it was."""
+        """Return agents rounded to the base's dtype; elements that overflow stay unrounded."""
 
     def on_host(self, base: Any, agents: Any) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Return a block as the CPU's loops take it."""
+        """Return a block as arguments of the CPU's loops."""

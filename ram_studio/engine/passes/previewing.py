@@ -1,4 +1,4 @@
-"""What a merge by a recipe would retain, told from an analysis: no checkpoint is read."""
+"""Predicts a recipe's retained shares from an analysis, without reading checkpoints."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ram_studio.errors import SettingsError
 
 
 def preview_recipe(analysis: Analysis, recipe: Recipe) -> dict[str, Any]:
-    """Return what a recipe's merge retains of every agent, ready for JSON.
+    """Return every agent's retained shares in a recipe's merge, ready for JSON.
 
-    Its weights over layers and its filters are taken into account, also their own epsilon and
-    scope: each tensor is told at its own. The analysis must have the recipe's agents.
+    It includes weights over layers and filters with their own epsilon and scope: each tensor is
+    previewed at its own. The analysis must have the recipe's agents.
 
     Returns: "agents", by name: total, active, unique, shared, overlap, density, rho, lambda (the
     mean over unique elements, weights too), retained, interference and factors as in
-    ``Analysis.preview``; "filters": what each catches, see ``filters.caught_by``.
+    ``Analysis.preview``; "filters": the tensors that each matches, see ``filters.caught_by``.
 
     Raises: SettingsError for a method that is not of the RAM family, for shared "ties", and for an
-    epsilon that is not on the grid; AnalysisError where the analysis lacks sums that this takes.
+    epsilon that is not on the grid; AnalysisError where the analysis lacks the required sums.
     """
     if recipe.method not in scaling.RULES:
         raise SettingsError(
@@ -74,7 +74,7 @@ def _point(settings: Any) -> int:
     point = find_grid_index(settings.epsilon)
     if point is None:
         raise SettingsError(
-            f"epsilon {settings.epsilon:g} is not on the analysis's grid; take a value of "
+            f"epsilon {settings.epsilon:g} is not on the analysis's grid; use a value of "
             "`ram-studio preview --json`, or merge with any epsilon."
         )
     if settings.shared != "mean":

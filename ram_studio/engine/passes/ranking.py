@@ -1,7 +1,7 @@
-"""The n-th largest |tau| of tensors, exactly: a pass over what the histogram's bins leave open.
+"""The exact n-th largest |tau| of tensors, by a pass that resolves one bin of the histogram.
 
-A bin of ``epsilon_grid`` holds 65,536 float32 numbers. Those of one bin are counted one by one, in
-the tensors asked for; a tensor's tables go when its last element is counted.
+A bin of ``epsilon_grid`` has 65,536 float32 numbers. Those of one bin are counted one by one, in
+the requested tensors; a tensor's tables are freed when its last element is counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import Block, blocks_of
 
 _Tables = dict[int, np.ndarray]
-"""By agent: how often each number of its bin occurs."""
+"""By agent: counts of each number of its bin."""
 
 
 class Ranking:
@@ -46,15 +46,15 @@ class Ranking:
         return blocks_of(self.tensors, block_elements)
 
     def worker(self, backend: Backend) -> _Worker:
-        """Return one thread's share."""
+        """Return one thread's worker."""
         return _Worker(self, backend)
 
     def index(self, block: Block) -> int:
-        """Return a block's tensor among those given."""
+        """Return the index of a block's tensor among the given ones."""
         return self._of[block.tensor_index]
 
     def add(self, tensor: int, elements: int, tables: _Tables) -> None:
-        """Add what a thread counted in a tensor, and find the |tau| when all of it is counted."""
+        """Add a thread's counts of a tensor, and find the |tau| when all of it is counted."""
         with self._lock:
             total = self._tables.setdefault(tensor, tables)
             for agent, table in tables.items():
@@ -95,7 +95,7 @@ class _Worker:
         return True
 
     def close(self) -> None:
-        """Hand over what is held."""
+        """Add the counts of the last tensor."""
         if self._elements:
             self._work.add(self._tensor, self._elements, self._tables)
         self._elements = 0

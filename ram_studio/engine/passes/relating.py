@@ -1,6 +1,6 @@
-"""Collecting what the analysis knows beyond counts, from the blocks that a pass holds anyway.
+"""Collects an analysis's statistics beyond counts, from the blocks of a counting pass.
 
-Threads add up groups of elements on their own; what a block found is added to its tensor in the
+Threads add up groups of elements on their own; a block's sums are added to its tensor in the
 order of the blocks, so that sums of floating-point numbers do not depend on the threads.
 """
 
@@ -31,7 +31,7 @@ from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
 
 
 class _Part(NamedTuple):
-    """What one group of elements adds to its tensor: rows of the table, and dot products."""
+    """Sums of one group of elements for its tensor: rows of the table, and dot products."""
 
     rows: np.ndarray
     values: np.ndarray
@@ -42,8 +42,7 @@ class RelationTally:
     """The statistics of all tensors of a pass.
 
     Args: tensors: the counted ones; grid: the thresholds, of the epsilon grid unless
-    ``only_magnitudes``;
-        only_magnitudes: leave out everything but sums of |tau| (what rule ``ram+m`` needs).
+    ``only_magnitudes``; only_magnitudes: only sums of |tau| (for rule ``ram+m``).
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class RelationTally:
         self._touched = np.zeros(self.n_rows, dtype=np.bool_)
 
     def add(self, index: int, tensor: int, parts: list[_Part]) -> None:
-        """Add a block's parts once all blocks before it are in. Every block must come once."""
+        """Add a block's parts after all blocks before it. Every block must be added once."""
         with self._lock:
             self._waiting[index] = (tensor, parts)
             while self._next in self._waiting:
@@ -133,12 +132,12 @@ class RelationTally:
         return WeightSums.of_table(self._table, self.layout.n_agents)
 
     def magnitude(self, counts: OverlapCounts) -> np.ndarray:
-        """Return only ``Relations.magnitude``, for a tally of nothing else."""
+        """Return ``Relations.magnitude``, for a tally with ``only_magnitudes``."""
         self._finish_tensor()
         return relations.build_magnitude(self._table, counts)[0]
 
     def steps(self) -> tuple[StepCounts, ExactSums]:
-        """Return what the rounding meter needs, once every block was added, and sums to be rounded.
+        """Return the rounding meter's counts, once every block was added, and unrounded sums.
 
         The counts' own sums are still 0.
         """
@@ -181,7 +180,7 @@ def _added_up(parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
 
 
 class RelationCounter:
-    """Adds blocks to a RelationTally, one thread's worth."""
+    """Adds one thread's blocks to a RelationTally."""
 
     def __init__(self, tally: RelationTally) -> None:
         n, grid = tally.layout.n_agents, tally.grid
@@ -228,6 +227,6 @@ class RelationCounter:
         self._sums.stepped[agent, lower, exponent] = 0
 
     def close(self) -> None:
-        """Hand over what is still held."""
+        """Add the remaining steps to the tally."""
         self._fold_steps()
         self._place = None

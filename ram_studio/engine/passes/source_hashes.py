@@ -1,8 +1,8 @@
-"""Hashing every source file right behind the readers of a pass, without a pass of its own.
+"""Hashes every source file right behind the readers of a pass, without a separate pass.
 
-Threads of their own read each file in order as far as the pass has come, while its pages are still
-in memory, and hash them. They never hold the pass up; what is left at its end is hashed then.
-Memory is one piece per thread, whatever the models.
+Separate threads read each file in order up to the pass's position, while its pages are still in
+memory, and hash them. They never delay the pass; the rest is hashed after its end.
+Memory is one chunk per thread, for any models.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ REPORT_SECONDS = 0.1
 
 
 class _File:
-    """One file being hashed: how far, and the state it was found in. It is open in between only.
+    """One file being hashed: its position, and its state at the start. Open only while hashed.
 
-    A model has hundreds of shards, and a process may not hold all of them open twice.
+    A model has hundreds of shards, and a process may not be able to open all of them twice.
     """
 
     def __init__(
         self, path: Path, name: str, span: tuple[float, float], algorithm: str = "blake3"
     ) -> None:
-        """Args: span: where it lies in its checkpoint's bytes, as fractions."""
+        """Args: span: its range in its checkpoint's bytes, as fractions."""
         self.path = path
         self.label = f"{who(name)}{printable(path)}"
         self.starts_at, self.ends_at = span
@@ -53,14 +53,14 @@ class _File:
         return self.done >= self.size
 
     def bytes_reached(self, fraction: float) -> int:
-        """Return how many bytes of it a pass has read that is so far through the model."""
+        """Return how many of its bytes a pass has read at this fraction of the model."""
         if fraction >= self.ends_at:
             return self.size
         width = self.ends_at - self.starts_at
         return int(self.size * max(0.0, fraction - self.starts_at) / width) if width else 0
 
-    def hash_piece(self, buffer: memoryview, limit: int) -> int:
-        """Hash one piece up to byte `limit`; return its bytes."""
+    def hash_chunk(self, buffer: memoryview, limit: int) -> int:
+        """Hash one chunk up to byte `limit`; return its bytes."""
         count = min(len(buffer), limit - self.done)
         try:
             if self._handle is None:
@@ -101,7 +101,7 @@ class _File:
 
     def _changed_error(self, how: str = "changed while it was read") -> SourceChangedError:
         return SourceChangedError(
-            f"{self.label} {how}. Leave the files alone during a run, and run again."
+            f"{self.label} {how}. Do not change the files during a run, and run again."
         )
 
 
@@ -123,10 +123,10 @@ class SourceHasher:
         threads: int | None = None,
         algorithms: Mapping[Path, str] | None = None,
     ) -> None:
-        """Remember which checkpoints there are; no file is touched before the with-block.
+        """Store the checkpoints; no file is opened before the with-block.
 
-        algorithms: hash only these files, by "blake3" or "sha256", whatever is known of them here;
-            by "" what is known of them is taken.
+        algorithms: hash only these files, by "blake3" or "sha256", even if a hash is known here;
+            "" accepts a known hash.
         """
         self._checkpoints = report.checkpoints
         self._algorithms = algorithms
@@ -194,7 +194,7 @@ class SourceHasher:
                 file.done = size
 
     def _follow(self, path: Path, remote: RemoteFiles) -> None:
-        """Hash a file elsewhere from what the pass reads of it, unless the place knows its hash."""
+        """Hash a remote file from the bytes that the pass reads, unless its hash is known there."""
         algorithm = self._algorithm(path)
         if algorithm is None:
             return
@@ -207,7 +207,7 @@ class SourceHasher:
             self._followed[path] = remote.follow(path.name, algorithm or "blake3")
 
     def _algorithm(self, path: Path) -> str | None:
-        """Return by what to hash a file, "" for any, None where it is not wanted."""
+        """Return the hash algorithm for a file, "" for any, None for files not to hash."""
         return "" if self._algorithms is None else self._algorithms.get(path)
 
     def _close(self) -> None:
@@ -216,7 +216,7 @@ class SourceHasher:
         self._files = {}
 
     def watch(self, on_progress: ProgressCallback | None) -> ProgressCallback:
-        """Return a progress callback that also tells the hasher how far the pass has come."""
+        """Return a progress callback that also advances the hasher."""
 
         def report_progress(progress: Progress) -> None:
             self.advance(progress.fraction)
@@ -226,7 +226,7 @@ class SourceHasher:
         return report_progress
 
     def advance(self, fraction: float) -> None:
-        """Let the files be hashed as far as a pass has read them, 0 to 1."""
+        """Hash the files up to the fraction that a pass has read, 0 to 1."""
         if fraction > self._fraction:
             self._fraction = fraction
             self._wake.set()
@@ -237,7 +237,7 @@ class SourceHasher:
             while not self._stop.is_set():
                 file, limit = self._take()
                 if file is not None:
-                    file.hash_piece(buffer, limit)
+                    file.hash_chunk(buffer, limit)
                     file.is_busy = False
                 elif not self._waiting:
                     return
@@ -246,11 +246,11 @@ class SourceHasher:
                     self._wake.wait(_IDLE_SECONDS)
         except BaseException as error:
             self._error = error
-            self._stop.set()  # the others need not go on
+            self._stop.set()  # stop the other threads
             self._wake.set()
 
     def _take(self) -> tuple[_File | None, int]:
-        """Return the first file, in the order of the pass, that a piece can be hashed of."""
+        """Return the first file, in the order of the pass, with a chunk to hash."""
         fraction = self._fraction
         with self._lock:
             self._waiting = [f for f in self._waiting if not f.is_done or f.is_busy]
@@ -265,9 +265,9 @@ class SourceHasher:
     def finish(
         self, on_progress: ProgressCallback | None = None, cancel: CancelToken | None = None
     ) -> dict[str, dict[str, str]]:
-        """Hash what is left; return checkpoint name -> file name -> content hash.
+        """Hash the rest; return checkpoint name -> file name -> content hash.
 
-        Raises: SourceChangedError naming a file that is not what it was at the start;
+        Raises: SourceChangedError naming a file that changed since the start;
         CheckpointError when one cannot be read; Stopped.
         """
         total = sum(f.size for f in self._files.values())
@@ -301,7 +301,7 @@ class SourceHasher:
         }
 
     def _finish_elsewhere(self, on_progress: ProgressCallback | None, cancel: CancelToken) -> None:
-        """Fetch what no pass read of the files elsewhere."""
+        """Fetch the bytes of remote files that no pass read."""
         left = sum(file.size - file.done for file in self._followed.values())
         meter = Meter("hash", left, len(self._followed))
         for index, (path, file) in enumerate(self._followed.items()):

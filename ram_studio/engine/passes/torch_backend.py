@@ -1,9 +1,9 @@
-"""The torch backend: the same formulas in torch, on blocks that lie on any device.
+"""The torch backend: the same formulas in torch, on blocks of any device.
 
-It is the GPU path, and on the CPU what computes methods without a fused loop. A block is queued
-whole. Counts and flags of counting stay on the device, the flags until many are read together; what
-is known of a merged block comes back in one copy, and its elements into page-locked memory. While
-one thread waits for its device, others go on.
+It is the GPU path, and on the CPU it computes methods without a fused loop. A block is queued
+whole. Counts and flags of counting stay on the device, the flags until many are read together; the
+sums of a merged block come back in one copy, and its elements into page-locked memory. While
+one thread waits for its device, others continue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ram_studio.errors import SettingsError
 
 
 class TorchBackend:
-    """The two verbs on tensors: base (n,) and agents (agents, n) of one dtype, on one device."""
+    """Counts and merges tensors: base (n,) and agents (agents, n) of one dtype and device."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         """Args: check: see ``methods.BlockInput``."""
@@ -55,7 +55,7 @@ class TorchBackend:
         return torch.isfinite(y - x).all()
 
     def read_flags(self, flags: Sequence[torch.Tensor | bool]) -> list[bool]:
-        """Return flags of blocks, in order; those of a device come in one copy."""
+        """Return flags of blocks, in order; one copy per device."""
         found = dict(enumerate(flags))
         for device in {flag.device for flag in flags if isinstance(flag, torch.Tensor)}:
             own = {n: f for n, f in found.items() if getattr(f, "device", None) == device}
@@ -72,7 +72,7 @@ class TorchBackend:
     def to_tensors(
         self, base: np.ndarray, agents: tuple[np.ndarray, ...]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a block as the CPU's loops take it as tensors on the CPU."""
+        """Return arguments of the CPU's loops as tensors on the CPU."""
         return _tensor(base), torch.stack([_tensor(agent) for agent in agents])
 
     def on_host(
@@ -138,9 +138,9 @@ class TorchBackend:
 
 
 def _check_output(found: object, name: str, agents: torch.Tensor) -> None:
-    """Raise SettingsError for what one's own formula returned that is not of the block's elements.
+    """Raise SettingsError for a result of a user's formula with the wrong type or shape.
 
-    Something shorter would be taken for all of them. agents: (agents, n).
+    A shorter one would be broadcast to all elements. agents: (agents, n).
     """
     n = agents[0].shape
     values, active = found[:2] if isinstance(found, BlockOutput) else (None, None)
@@ -166,16 +166,16 @@ def _shown(part: object) -> str:
 
 
 def _fetch(*parts: torch.Tensor) -> list[np.ndarray]:
-    """Return tensors of eight bytes an element as arrays, brought from their device in one copy."""
+    """Return tensors of eight-byte elements as arrays, with one copy from their device."""
     together = torch.cat([part.contiguous().view(torch.int64).reshape(-1) for part in parts])
     ends = np.cumsum([part.numel() for part in parts])[:-1]
-    pieces = zip(np.split(together.cpu().numpy(), ends), parts, strict=True)
+    chunks = zip(np.split(together.cpu().numpy(), ends), parts, strict=True)
     kinds = {torch.int64: np.int64, torch.float64: np.float64}
-    return [piece.view(kinds[part.dtype]).reshape(part.shape) for piece, part in pieces]
+    return [chunk.view(kinds[part.dtype]).reshape(part.shape) for chunk, part in chunks]
 
 
 def _on_host(row: torch.Tensor) -> np.ndarray:
-    """Return a tensor's elements; of a GPU by way of page-locked memory, which torch uses again."""
+    """Return a tensor's elements; from a GPU through page-locked memory, which torch reuses."""
     if row.device.type == "cpu":
         return row.numpy()
     host = torch.empty(row.shape, dtype=row.dtype, pin_memory=True)

@@ -12,7 +12,7 @@ from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.checkpoints.read.tensors import TensorInfo
 
 BLOCK_ELEMENTS = 1 << 18
-"""Half a megabyte of bfloat16 from each checkpoint: what four of them read fits a core's cache."""
+"""Half a megabyte of bfloat16 from each checkpoint: blocks of four fit a core's cache."""
 
 GROUP_ELEMENTS = 1 << 16
 """Sums over elements are formed in groups of this many, so that they do not depend on the block."""
@@ -20,7 +20,7 @@ GROUP_ELEMENTS = 1 << 16
 
 @dataclass(frozen=True)
 class Block:
-    """Elements [start, start + n) of one tensor, and the tensor that each agent reads there."""
+    """Elements [start, start + n) of one tensor, and each agent's stored tensor for them."""
 
     index: int
     tensor_index: int
@@ -36,7 +36,7 @@ class Block:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """How the sources are stored, as safetensors names it."""
+        """The sources' stored dtypes, by safetensors names."""
         return tuple(source.dtype for source in self.sources)
 
     @cached_property
@@ -46,17 +46,17 @@ class Block:
 
     @property
     def groups(self) -> Iterator[slice]:
-        """Its parts, cut where the tensor's elements are a multiple of GROUP_ELEMENTS."""
+        """Its slices, cut at multiples of GROUP_ELEMENTS of the tensor."""
         first = -self.start % GROUP_ELEMENTS or GROUP_ELEMENTS
         cuts = (0, *range(first, self.n, GROUP_ELEMENTS), self.n)
         return itertools.starmap(slice, itertools.pairwise(cuts))
 
-    def pieces(self, elements: int, every: int = 0) -> Iterator[Block]:
-        """Yield it in pieces of at most so many elements, cut where an agent's rows end too.
+    def chunks(self, elements: int, every: int = 0) -> Iterator[Block]:
+        """Yield it in chunks of at most this many elements, also cut where an agent's rows end.
 
-        Beyond an agent's rows (rows "common") the base stands in for it.
+        Beyond an agent's rows (rows "common") the base replaces it.
 
-        every: cut after so many elements too (0: nowhere).
+        every: also cut at multiples of this number of elements (0: nowhere).
         """
         stop = self.start + self.n
         if self.n <= elements and not every and min(self.tensor.common_numel, default=stop) >= stop:
@@ -81,11 +81,11 @@ def blocks_of(
 ) -> Iterator[Block]:
     """Yield the blocks of all merged tensors in order.
 
-    Where an agent's rows end (rows "common"), a block ends too, and beyond it the base stands in.
+    Where an agent's rows end (rows "common"), a block ends too; beyond it the base replaces them.
 
-    Args: block_elements: a positive multiple of GROUP_ELEMENTS; is_whole: which tensors come as one
-        block each, whatever their size (their readers then hold all of them); every: after how many
-        elements a tensor is cut in any case.
+    Args: block_elements: a positive multiple of GROUP_ELEMENTS; is_whole: which tensors are one
+        block each, whatever their size (their readers then hold all of them); every: also cut a
+        tensor at multiples of this number of elements.
     """
     assert block_elements > 0, "blocks hold elements"
     assert block_elements % GROUP_ELEMENTS == 0, "a block is a number of whole groups"
@@ -94,6 +94,6 @@ def blocks_of(
         if tensor.kind != "merge" or tensor.numel == 0:
             continue
         whole = Block(0, tensor_index, tensor, 0, tensor.numel, tensor.agents)
-        pieces = whole.pieces(block_elements, every(tensor))
-        for piece in (whole,) if is_whole(tensor) else pieces:
-            yield Block(next(numbers), tensor_index, tensor, piece.start, piece.n, piece.agents)
+        chunks = whole.chunks(block_elements, every(tensor))
+        for chunk in (whole,) if is_whole(tensor) else chunks:
+            yield Block(next(numbers), tensor_index, tensor, chunk.start, chunk.n, chunk.agents)

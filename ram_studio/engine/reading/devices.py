@@ -1,8 +1,7 @@
-"""Which devices a pass runs on, and what differs between a CUDA device and the CPU.
+"""Devices of a pass, and the differences between CUDA devices and the CPU.
 
 The CUDA path also runs on the CPU, as the device "torch" (or "torch:2" for two of them): the same
-staging and torch formulas, with copies that have happened when they return. It is slow, and there
-to be tested where there is no GPU.
+staging and torch formulas, with synchronous copies. It is slow, and serves tests without a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ram_studio.checkpoints.read.describe import shown_bytes
 from ram_studio.errors import SettingsError
 
 DEVICES = ("auto", "cpu", "cuda")
-_TWIN = "torch"
+_TORCH_ON_CPU = "torch"
 
 
 def choose_device(device: str) -> str:
@@ -25,12 +24,12 @@ def choose_device(device: str) -> str:
     "auto" is the CPU: a merge is bound by the disk, the CPU kernels keep up with it, and importing
     torch alone would take as long as merging half a billion elements.
 
-    Raises: SettingsError for another name, or when CUDA is asked for and torch sees none.
+    Raises: SettingsError for another name, or when CUDA is requested and torch sees none.
     """
     if device in ("auto", "cpu"):
         return "cpu"
     kind, _, number = device.partition(":")
-    if kind == _TWIN and (not number or (number.isdecimal() and int(number) > 0)):
+    if kind == _TORCH_ON_CPU and (not number or (number.isdecimal() and int(number) > 0)):
         return device
     if kind != "cuda":
         raise SettingsError(f"The device is {device!r}; it must be one of {', '.join(DEVICES)}.")
@@ -52,9 +51,9 @@ def choose_device(device: str) -> str:
 
 
 def devices_of(chosen: str) -> tuple[str, ...]:
-    """Return the torch device names that a chosen device stands for, at least one."""
+    """Return the torch device names of a chosen device, at least one."""
     kind, _, number = chosen.partition(":")
-    if kind == _TWIN:
+    if kind == _TORCH_ON_CPU:
         return ("cpu",) * int(number or 1)
     if chosen == "cuda":
         import torch
@@ -64,9 +63,9 @@ def devices_of(chosen: str) -> tuple[str, ...]:
 
 
 def free_bytes(device: str) -> int:
-    """Return how much of a device's memory is free; for the CPU what can be had without swapping.
+    """Return a device's free memory; for the CPU what is available without swapping.
 
-    2**62 where the system does not tell.
+    2**62 where the system does not report it.
     """
     if device == "cpu":
         with contextlib.suppress(OSError, ValueError, StopIteration):
@@ -80,10 +79,10 @@ def free_bytes(device: str) -> int:
 
 @contextlib.contextmanager
 def settling(devices: Iterable[str]) -> Iterator[None]:
-    """Begin and end with nothing queued on these devices, also after an error.
+    """Synchronize these devices at the beginning and the end, also after an error.
 
-    Streams do not wait for each other: what was queued before may still use memory that is handed
-    out anew.
+    Streams do not wait for each other: work queued before may still use memory that is allocated
+    again.
 
     Raises: SettingsError when a device's memory runs out.
     """
@@ -97,15 +96,15 @@ def settling(devices: Iterable[str]) -> Iterator[None]:
             raise
         free = ", ".join(f"{name} has {shown_bytes(free_bytes(name))}" for name in set(devices))
         raise SettingsError(
-            f"The device's memory ran out ({free} free): something else may be using it. Stop "
-            "that, use fewer threads, or merge on the CPU."
+            f"The device's memory ran out ({free} free). Stop other programs on it, use fewer "
+            "threads, or merge on the CPU."
         ) from error
     finally:
         settle(devices)
 
 
 def settle(devices: Iterable[str]) -> None:
-    """Wait until these devices have done all that was queued for them."""
+    """Wait until these devices have finished all queued work."""
     for device in set(devices) - {"cpu"}:
         import torch
 
@@ -114,10 +113,10 @@ def settle(devices: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def one_torch_thread(device: str) -> Iterator[None]:
-    """Keep torch to one thread per call on a CPU.
+    """Limit torch to one thread per call on a CPU.
 
-    For blocks that are dealt to threads of our own, and for small matrices: a second thread wins
-    little there, and takes 30 times as long where something else holds its core.
+    For blocks that our own threads process, and for small matrices: a second thread gains little
+    there, and a call takes 30 times as long where another process uses its core.
     """
     torch = sys.modules.get("torch")
     if torch is None or device != "cpu":

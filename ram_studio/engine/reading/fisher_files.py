@@ -1,9 +1,9 @@
-"""Fisher files: which element of an agent matters, stored beside it and read block by block.
+"""Fisher files: importance of an agent's elements, stored beside it and read block by block.
 
 A Fisher file is safetensors with float32 tensors of the agent's names and shapes, each at least 0,
 and this metadata: `format` = FORMAT; `fingerprint` of the agent's checkpoint, so that the files of
 another model are refused; `aliases`, JSON {name: stored name} of matrices that are stored once
-(tied heads); `examples`, `seed` and `prompts` (a digest) say what was measured.
+(tied heads); `examples`, `seed` and `prompts` (a digest) of the measurement.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FORMAT = "ram-studio fisher 1"
 
 
 def fisher_path(folder: str | Path, agent: str) -> Path:
-    """Return where an agent's Fisher file lies in a folder of them."""
+    """Return the path of an agent's Fisher file in a folder of them."""
     return Path(os.path.expanduser(folder)) / f"{agent}.safetensors"
 
 
 class FisherFiles:
-    """The Fisher files of a merge's agents, checked against them."""
+    """The Fisher files of a merge's agents, checked to belong to them."""
 
     def __init__(
         self, report: CompatibilityReport, folder: str | None, tensors: Sequence[MergeTensor]
@@ -59,7 +59,7 @@ class FisherFiles:
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """By which the files are known again, by agent, see ``fingerprint_of``."""
+        """The files' fingerprints by agent, see ``fingerprint_of``."""
         return {
             name: fingerprint_of([header], Folder(header.path.parent, who(name)))
             for name, header in self._headers.items()
@@ -132,14 +132,14 @@ def _header_of(path: Path, agent: Checkpoint) -> Header:
 def _find_tensors(
     header: Header, agent: Checkpoint, tensors: Sequence[MergeTensor], position: int
 ) -> dict[str, TensorInfo]:
-    """Return where each merged tensor's Fisher information lies, for tensors the agent has."""
+    """Return each merged tensor's entry in the Fisher file, for tensors the agent has."""
     path, stored = header.path, header.tensors
     text = header.metadata.get("aliases", "{}").encode()
     aliases = parse_json_object(text, path, "Metadata of ")
     found = {}
     for tensor in tensors:
         own = tensor.agents[position]
-        if own.path not in agent.shards:  # the base stands in: the agent has no such tensor
+        if own.path not in agent.shards:  # the agent has no such tensor: the base replaces it
             continue
         names = [tensor.name, tensor.tied_to, own.name]
         names += [alias for name in names if isinstance(alias := aliases.get(name or ""), str)]

@@ -1,7 +1,7 @@
-"""Published sets held against what the Hub has, from headers and a few pages, before any download.
+"""Compares published sets with the Hub, from headers and a few pages, before any download.
 
 Where a model has another dtype, license, size, shape or base than its set lists, the set is
-refused: somebody replaced the model, or the list is wrong.
+refused: the model was replaced, or the list is wrong.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ram_studio.engine.reading.sampling import other_bases, sample_changes
 from ram_studio.errors import CompatibilityError, HubError, RamStudioError
 
 BYTES_PER_SECOND = 50e6
-"""Of the network, for the time to expect."""
+"""Assumed network speed, for time estimates."""
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """One model as the Hub has it.
+    """One model on the Hub.
 
     Attributes:
-        listed: what the set says of it.
-        revision: its commit now. license: as its card states it.
+        listed: its entry in the set.
+        revision: its current commit. license: from its card.
         dtypes: {dtype: stored elements}. nbytes: of its weights.
         is_here: its weights are in the cache.
     """
@@ -63,15 +63,15 @@ class HubModel:
 
 @dataclass(frozen=True)
 class PresetReport:
-    """A set and what was found.
+    """A set and the results of its check.
 
     Attributes:
         preset: the set.
-        models: as far as they could be asked.
-        refusals: what differs from the list, or keeps the models from being merged.
-        problem: why it could not be asked, None where it could.
+        models: those that could be opened.
+        refusals: differences from the list, and reasons that prevent a merge.
+        problem: why the set could not be checked, None where it could.
         sampled: share of elements that each agent changed, by a few pages.
-        warnings: what `check_compatibility` warns of.
+        warnings: of `check_compatibility`.
         free_bytes: on the disk of the Hub's cache.
     """
 
@@ -85,7 +85,7 @@ class PresetReport:
 
     @property
     def is_fine(self) -> bool:
-        """Whether the models are those listed, and fit together."""
+        """Whether the models are as listed, and fit together."""
         return self.problem is None and not self.refusals
 
     @property
@@ -95,12 +95,12 @@ class PresetReport:
 
     @property
     def seconds(self) -> float:
-        """About how long that takes at BYTES_PER_SECOND."""
+        """Estimated time to fetch at BYTES_PER_SECOND."""
         return self.fetch_bytes / BYTES_PER_SECOND
 
     @property
     def merge_bytes(self) -> int:
-        """Bytes on the disk for a merge: what is not here yet, and the merged model."""
+        """Disk space for a merge: models not yet in the cache, and the merged model."""
         return self.fetch_bytes + (self.models[0].nbytes if self.models else 0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,9 +121,9 @@ class PresetReport:
 
 
 def check_preset(preset: Preset) -> PresetReport:
-    """Return how a set stands: its models' headers, cards, and a few pages of their weights.
+    """Check a set by its models' headers, cards, and a few pages of their weights.
 
-    Raises nothing: everything is in the report.
+    Raises nothing: errors are in the report.
     """
     free = shutil.disk_usage(nearest_folder(cache_folder() / "x")).free
     opened: list[Checkpoint] = []
@@ -156,7 +156,7 @@ def check_preset(preset: Preset) -> PresetReport:
 
 
 def differences_from_list(preset: Preset, fit: CompatibilityReport) -> list[str]:
-    """Return what differs from what a set lists, in checkpoints that were opened for it."""
+    """Return the differences of a set's opened checkpoints from its list."""
     models = map(_hub_model, preset.models, fit.checkpoints)
     texts = [text for model in models for text in _differences(model)]
     return texts + _other_bases_named(preset, fit.checkpoints)
@@ -185,7 +185,7 @@ def _differences(model: HubModel) -> list[str]:
     )
     return [
         f"{who(listed.name)}{listed.repository} is not as listed: its {what} is "
-        f"{printable(found)}, listed is {printable(wanted)}."
+        f"{printable(found)}, expected {printable(wanted)}."
         for what, wanted, found in pairs
         if wanted is not None and found != wanted
     ]

@@ -1,4 +1,4 @@
-"""How much of each agent's update lies in the base's own directions: `project`'s meter."""
+"""The share of each agent's update in the base's own directions: `project`'s meter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MOST_WORK = 2e9
 
 
 def removed_shares(report: CompatibilityReport) -> dict[str, float | None] | None:
-    """Return by agent the share of its update that `project`, of it alone, would remove.
+    """Return by agent the share of its update that `project` on this agent alone would remove.
 
         1 - sum of <P(tau), tau> / sum of |tau|^2       over the linear layers
 
-    None where an agent changed no linear layer; no answer (None) where the files are not on this
-    disk, PyTorch is missing, or the matrices take more than MOST_WORK.
+    None where an agent changed no linear layer; None for all where the files are not on this
+    disk, PyTorch is missing, or the matrices need more than MOST_WORK.
 
     Raises: CheckpointError, SourceChangedError.
     """
@@ -29,7 +29,7 @@ def removed_shares(report: CompatibilityReport) -> dict[str, float | None] | Non
     work = sum(t.numel * min(t.shape[-2:]) for t in linear) * (1 + len(report.agents))
     if not report.is_local or importlib.util.find_spec("torch") is None or work > MOST_WORK:
         return None
-    importlib.import_module("torch")  # which `one_torch_thread` looks for
+    importlib.import_module("torch")  # for `one_torch_thread`
     sums = [(0.0, 0.0)] * len(report.agents)
     with Sources(*report.checkpoints, read_ahead=False) as sources, one_torch_thread("cpu"):
         for tensor in linear:
@@ -42,7 +42,7 @@ def removed_shares(report: CompatibilityReport) -> dict[str, float | None] | Non
 def _sums(
     sources: Sources, tensor: MergeTensor, settings: ProjectSettings
 ) -> list[tuple[float, float]]:
-    """Return <P(tau), tau> and |tau|^2 of each agent in a tensor, all its matrices together."""
+    """Return <P(tau), tau> and |tau|^2 of each agent, summed over a tensor's matrices."""
     import torch
 
     rows, columns = tensor.shape[-2:]

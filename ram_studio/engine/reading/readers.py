@@ -1,7 +1,7 @@
-"""Reading blocks in bounded memory, as the CPU's loops take them.
+"""Reads blocks in bounded memory, as arguments of the CPU's loops.
 
-Every thread reads into buffers of its own, so memory is threads x checkpoints x block, whatever the
-models; only tensors that a method must have whole are held whole.
+Every thread reads into its own buffers, so memory is threads x checkpoints x block for any
+models; only tensors that a method needs whole are held whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Arrays = tuple[np.ndarray, tuple[np.ndarray, ...]]
 class BlockReader:
     """One thread's buffers: reads a block of every checkpoint and decodes it where needed.
 
-    residence: where blocks that stay in memory are found, or put while it is filled.
+    residence: stores blocks that stay in memory, and returns them once filled.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class BlockReader:
         self._decoded: list[np.ndarray] = []
 
     def read(self, block: Block) -> Arrays:
-        """Return the stored elements of base and agents, as the kernels take them.
+        """Return the stored elements of base and agents, as arguments of the kernels.
 
         uint16 bit patterns when all of them are bfloat16, else all as float32. The arrays are
         reused by the next read. A block of more elements than the buffers hold, or of rows that
-        only some agents have, comes as float32 in arrays of its own.
+        only some agents have, is returned as float32 in new arrays.
         """
-        pieces = list(block.pieces(self._block_elements))
-        if len(pieces) > 1:
-            return self._read_whole(block, pieces)
+        chunks = list(block.chunks(self._block_elements))
+        if len(chunks) > 1:
+            return self._read_whole(block, chunks)
         stored = self._read_stored(block)
         if set(block.dtypes) != {"BF16"}:
             stored = [
@@ -54,13 +54,13 @@ class BlockReader:
             ]
         return stored[0], tuple(stored[1:])
 
-    def _read_whole(self, block: Block, pieces: list[Block]) -> Arrays:
+    def _read_whole(self, block: Block, chunks: list[Block]) -> Arrays:
         rows = [np.empty(block.n, dtype=np.float32) for _ in block.sources]
-        for piece in pieces:
-            base, agents = self.read(piece)
-            first = piece.start - block.start
+        for chunk in chunks:
+            base, agents = self.read(chunk)
+            first = chunk.start - block.start
             for row, source in zip(rows, (base, *agents), strict=True):
-                row[first : first + piece.n] = as_float32(source)
+                row[first : first + chunk.n] = as_float32(source)
         return rows[0], tuple(rows[1:])
 
     def _read_stored(self, block: Block) -> list[np.ndarray]:

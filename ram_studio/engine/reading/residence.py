@@ -1,7 +1,7 @@
-"""Stored tensors that stay in a device's memory: what one pass reads, later ones find there.
+"""Stored tensors that stay in a device's memory: one pass reads them, later passes reuse them.
 
-What fits is decided beforehand from the free memory; the rest is streamed each time. Tensors are
-held as they are stored, in pieces that end where an agent's rows end.
+The free memory decides beforehand which tensors fit; the rest is streamed each time. Tensors are
+held in their stored dtype, in chunks that end where an agent's rows end.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ DEVICE_BLOCK_ELEMENTS = 1 << 22
 """Eight megabytes of bfloat16 from each checkpoint; the most that a block has by default."""
 
 WORK_BYTES = 64
-"""Device memory that a thread takes beside the rows themselves, bytes per element of its block."""
+"""Device memory of a thread besides the rows themselves, bytes per element of its block."""
 
 HISTOGRAM_BYTES = 64 << 20
-"""Room for one thread's histograms and tables."""
+"""Memory for one thread's histograms and tables."""
 
 _ALIGNED = 128
-"""Rows begin at multiples of so many elements, for loads of several at once."""
+"""Rows begin at multiples of this number of elements, for vector loads."""
 
 
 @dataclass
-class _Piece:
-    """Some elements of a tensor in every checkpoint, and the device they belong to.
+class _Chunk:
+    """Some elements of a tensor in every checkpoint, and their device.
 
     rows: base and agents, (checkpoints, n) of one dtype, or a list of (n,) of several; None until
-    something is put there.
+    they are read.
     """
 
     block: Block
@@ -55,7 +55,7 @@ class StoredRows:
     """A block's stored elements in memory: base and agents.
 
     device: its number; rows: a tensor (checkpoints, n), or a list of (n,) where dtypes differ;
-    is_filled: whether they are there already.
+    is_filled: whether they have been read.
     """
 
     device: int
@@ -72,7 +72,7 @@ class StoredRows:
         return wide[0], wide[1:]
 
     def arrays(self, dtypes: Sequence[str]) -> list[np.ndarray]:
-        """Return rows that lie in RAM as numpy holds these dtypes, sharing their memory."""
+        """Return rows in RAM as numpy arrays of these dtypes, sharing their memory."""
         import torch
 
         return [
@@ -90,51 +90,51 @@ class Residence:
     def __init__(
         self, tensors: Sequence[MergeTensor], devices: Sequence[str], budgets: Sequence[int]
     ) -> None:
-        """Choose what stays: in file order, on the device with most left of its budget (bytes)."""
+        """Assign tensors in file order to the device with the most budget (bytes) left."""
         self.devices = tuple(devices)
         self._states: dict[Path, tuple[int, int]] = {}
-        self._pieces: dict[str, list[_Piece]] = {}
+        self._chunks: dict[str, list[_Chunk]] = {}
         self._filled: set[str] = set()
         self.nbytes = 0
         self.left_out = 0
         left = list(budgets)
         for tensor in tensors:
-            pieces = list(blocks_of([tensor], _WHOLE))
-            needed = sum(p.nbytes + _ALIGNED * 4 * (len(p.agents) + 1) for p in pieces)
+            chunks = list(blocks_of([tensor], _WHOLE))
+            needed = sum(p.nbytes + _ALIGNED * 4 * (len(p.agents) + 1) for p in chunks)
             device = max(range(len(left)), key=left.__getitem__)
             if needed > left[device]:
                 self.left_out += needed
                 continue
             left[device] -= needed
             self.nbytes += needed
-            self._pieces[tensor.name] = [_Piece(piece, device) for piece in pieces]
+            self._chunks[tensor.name] = [_Chunk(chunk, device) for chunk in chunks]
 
     def device_of(self, name: str) -> str:
         """Return the device of a tensor; the first where it does not stay."""
-        pieces = self._pieces.get(name)
-        return self.devices[pieces[0].device if pieces else 0]
+        chunks = self._chunks.get(name)
+        return self.devices[chunks[0].device if chunks else 0]
 
     def find(self, block: Block) -> StoredRows | None:
         """Return the views of a block's elements, to be read or filled; None if it does not stay.
 
-        Memory for its piece is taken on the first call.
+        Memory for its chunk is allocated on the first call.
         """
-        for piece in self._pieces.get(block.tensor.name, ()):
-            first = block.start - piece.block.start
-            if 0 <= first < piece.block.n:
-                with piece.lock:
-                    if piece.rows is None:
-                        name = self.devices[piece.device]
-                        piece.rows = empty_rows(block.dtypes, piece.block.n, name)
+        for chunk in self._chunks.get(block.tensor.name, ()):
+            first = block.start - chunk.block.start
+            if 0 <= first < chunk.block.n:
+                with chunk.lock:
+                    if chunk.rows is None:
+                        name = self.devices[chunk.device]
+                        chunk.rows = empty_rows(block.dtypes, chunk.block.n, name)
                         settle([name])  # other streams will write there
                 part = slice(first, first + block.n)
-                is_list = isinstance(piece.rows, list)
-                rows = [row[part] for row in piece.rows] if is_list else piece.rows[:, part]
-                return StoredRows(piece.device, rows, block.tensor.name in self._filled)
+                is_list = isinstance(chunk.rows, list)
+                rows = [row[part] for row in chunk.rows] if is_list else chunk.rows[:, part]
+                return StoredRows(chunk.device, rows, block.tensor.name in self._filled)
         return None
 
     def fill(self, blocks: Iterable[Block], sources: Sources) -> int:
-        """Take note that a pass put these blocks here; return the bytes it found here instead.
+        """Mark these blocks as filled by a pass; return the bytes that had already been here.
 
         Raises: SourceChangedError when a file was written to since the first of them was read.
         """
@@ -142,7 +142,7 @@ class Residence:
         for path, state in self._states.items():
             if sources.states[path] != state:
                 raise SourceChangedError(
-                    f"{path} changed after it was loaded onto the device. Leave the files alone "
+                    f"{path} changed after it was loaded onto the device. Do not change the files "
                     "during a run, and run again."
                 )
         found, here = 0, set()
@@ -150,17 +150,17 @@ class Residence:
             name = block.tensor.name
             found += block.nbytes if name in self._filled else 0
             here.add(name)
-        self._filled |= here & self._pieces.keys()
+        self._filled |= here & self._chunks.keys()
         return found
 
 
 def plan_residence(
     tensors: Sequence[MergeTensor], devices: Sequence[str], threads: int, block_elements: int
 ) -> Residence:
-    """Return what can stay on some devices beside what their threads need to work.
+    """Return the tensors that can stay on some devices, with memory left for their threads.
 
-    The budget is nine tenths of what is free on each device, less blocks and histograms; tensors
-    beyond it are streamed in every pass.
+    The budget is nine tenths of the free memory of each device, less blocks and histograms; other
+    tensors are streamed in every pass.
     """
     checkpoints = max((len(tensor.agents) + 1 for tensor in tensors), default=1)
     work = block_elements * (8 * checkpoints + WORK_BYTES) * 2 + HISTOGRAM_BYTES
@@ -169,10 +169,10 @@ def plan_residence(
 
 
 def fitting_block(devices: Sequence[str], threads: int) -> int:
-    """Return how many elements a streamed block has: fewer where memory is short.
+    """Return the number of elements of a streamed block: fewer where memory is short.
 
-    A kernel takes microseconds to start, so that large blocks start few; the blocks of all threads
-    may take a quarter of what is free on a device.
+    A kernel takes microseconds to start, so blocks are large; the blocks of all threads may take a
+    quarter of a device's free memory.
     """
     free = min(free_bytes(name) for name in devices)
     sizes = (DEVICE_BLOCK_ELEMENTS >> halved for halved in range(2))
@@ -181,7 +181,7 @@ def fitting_block(devices: Sequence[str], threads: int) -> int:
 
 
 def empty_rows(dtypes: Sequence[str], n: int, device: str) -> Any:
-    """Return uninitialised rows of n elements, see StoredRows."""
+    """Return uninitialized rows of n elements, see StoredRows."""
     import torch
 
     from ram_studio.algorithm.kernels.torch import TORCH_DTYPES

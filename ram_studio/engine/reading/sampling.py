@@ -1,6 +1,6 @@
 """How much agents changed, estimated from pages spread evenly over their elements.
 
-It takes as many reads as a fingerprint does, whatever the models, and tells an agent of another
+It needs as many reads as a fingerprint, for any models, and detects an agent of another
 base (nearly everything differs) before any pass.
 """
 
@@ -32,10 +32,10 @@ REMOTE_READERS = 8
 
 
 class ChangeSample(NamedTuple):
-    """What a sample of an agent's elements tells: shares.
+    """Shares estimated from a sample of an agent's elements.
 
-    changed: elements that differ from the base at all; above: by more than 1e-5; energy_above: of
-    the sum of squared changes, what these are; 1 where nothing changed.
+    changed: elements that differ from the base; above: by more than 1e-5; energy_above: share of
+    the latter in the sum of squared changes, 1 where nothing changed.
     """
 
     changed: float
@@ -44,12 +44,12 @@ class ChangeSample(NamedTuple):
 
 
 def sample_changes(report: CompatibilityReport) -> dict[str, ChangeSample]:
-    """Return by agent about which share of its elements differs from the base.
+    """Return by agent an estimate of the share of its elements that differs from the base.
 
-    All elements count where there are no more than PAGES * PAGE_ELEMENTS. Base and agent are
-    compared in the coarser of their dtypes: what rounding alone makes is left out. Elements that
-    are not finite count as changed. Where files are read from the Hub, REMOTE_PAGES pages tell.
-    Empty where they can be read neither here nor there.
+    All elements count up to PAGES * PAGE_ELEMENTS. Base and agent are compared in the coarser of
+    their dtypes, which ignores differences by rounding alone. Elements that are not finite count
+    as changed. Files on the Hub are sampled in REMOTE_PAGES pages. Empty where files can be read
+    neither here nor there.
 
     Raises: CheckpointError when a file cannot be read; HubError.
     """
@@ -79,7 +79,7 @@ def sample_changes(report: CompatibilityReport) -> dict[str, ChangeSample]:
 def _sum_page(sources: Sources, tensor: MergeTensor, start: int, count: int) -> np.ndarray:
     """Return sums over a page: (5, agents).
 
-    Elements that an agent has, that it changed, and by more than 1e-5; squares of these changes.
+    Counts of an agent's elements, of changed ones, of changes above 1e-5; sums of their squares.
     """
     found = np.zeros((5, len(tensor.agents)))
     base = sources.decoded(tensor.base, start, count)
@@ -102,13 +102,13 @@ def _sum_page(sources: Sources, tensor: MergeTensor, start: int, count: int) -> 
 
 
 def other_bases(found: Mapping[str, ChangeSample]) -> tuple[Finding, ...]:
-    """Return a warning for each agent that changed nearly all of the elements sampled."""
+    """Return a warning for each agent that changed nearly all sampled elements."""
     dense = {name: own.above for name, own in found.items() if own.above > DENSE}
     return tuple(dense_finding(name, share, is_sampled=True) for name, share in dense.items())
 
 
 def sample_findings(found: Mapping[str, ChangeSample], total: int) -> tuple[Finding, ...]:
-    """Return what a sample has to warn of: other bases, and agents that 1e-5 leaves nothing of.
+    """Return a sample's warnings: other bases, and agents whose update epsilon 1e-5 removes.
 
     total: elements of all merged tensors.
     """
@@ -138,11 +138,11 @@ def _pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, int]]
     total = sum(t.numel for t in tensors)
     wanted = PAGES * PAGE_ELEMENTS
     if total > wanted and len(tensors) > MOST_TENSORS:
-        # Drawn, as each n-th of a mixture's matrices may be the same one of each expert.
+        # At random: each n-th matrix of a mixture may be the same one in every expert.
         drawn = sorted(random.Random(0).sample(range(len(tensors)), MOST_TENSORS))
         tensors = [tensors[i] for i in drawn]
         total = sum(t.numel for t in tensors)
-    # As many elements of each tensor as its share asks for, in pages spread over it.
+    # Elements of each tensor in proportion to its size, in pages spread over it.
     for tensor in tensors:
         share = min(1.0, wanted / total) if total else 0.0
         pages = max(1, round(tensor.numel * share / PAGE_ELEMENTS))

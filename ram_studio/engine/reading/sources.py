@@ -1,4 +1,4 @@
-"""The open files of a pass: reading from them, watching them, and saying what is wrong in them."""
+"""The open files of a pass: reads them, watches them for changes, and reports their errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ram_studio.checkpoints.read.tensors import TensorCache, TensorInfo
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
 from ram_studio.errors import CheckpointError, NonFiniteError, SourceChangedError
 
-_PIECE_BYTES = 4 * BLOCK_ELEMENTS
+_CHUNK_BYTES = 4 * BLOCK_ELEMENTS
 
 
 class Sources:
     """The open shard files of some checkpoints, watched for changes while they are read.
 
-    A ``TensorReader``, whose cache lives as long as the files are open. states: size and time of
-    change of each file, as it was opened.
+    A ``TensorReader``, whose cache lives as long as the files are open. states: size and
+    modification time of each file when it was opened.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Sources:
 
         Args:
             check: raises to stop waiting for files that are not on this disk.
-            read_ahead: fetch such files in large pieces, for who reads all of them; else exactly
-                what is asked for.
+            read_ahead: fetch such files in large chunks, to read all of them; else exactly the
+                requested bytes.
         """
         self._checkpoints = checkpoints
         self._check = check
@@ -116,7 +116,7 @@ class Sources:
             if got == 0:
                 raise SourceChangedError(
                     f"{self._label(source.path)}: ends inside tensor `{source.name}`; it was "
-                    "complete when it was opened. Leave the files alone while they are read, "
+                    "complete when it was opened. Do not change the files while they are read, "
                     "and run again."
                 )
             done += got
@@ -133,10 +133,10 @@ class Sources:
         width = source.element_bytes
         return rounding.decode(self.stored(source, start * width, count * width), source.dtype)
 
-    def pieces(self, source: TensorInfo, nbytes: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the first bytes of a tensor in order: where a piece begins, and it (uint8)."""
-        for start in range(0, nbytes, _PIECE_BYTES):
-            yield start, self.stored(source, start, min(_PIECE_BYTES, nbytes - start))
+    def chunks(self, source: TensorInfo, nbytes: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the first bytes of a tensor in chunks: each one's start and bytes (uint8)."""
+        for start in range(0, nbytes, _CHUNK_BYTES):
+            yield start, self.stored(source, start, min(_CHUNK_BYTES, nbytes - start))
 
     def check_unchanged(self) -> None:
         """Raise SourceChangedError when a file was written to since it was opened."""
@@ -150,15 +150,15 @@ class Sources:
             state = os.fstat(handle)
             if (state.st_size, state.st_mtime_ns) != self.states[path]:
                 raise SourceChangedError(
-                    f"{self._label(path)} changed while it was read. Leave the files alone during "
-                    "a run, and run again."
+                    f"{self._label(path)} changed while it was read. Do not change the files "
+                    "during a run, and run again."
                 )
 
     def non_finite_error(self, block: Block) -> NonFiniteError:
         """Return the error for a block with a task vector that is not finite.
 
-        Reads the whole tensor of the first checkpoint at fault again, to count its NaN and Inf and
-        to give the index of the first.
+        Reads the whole tensor of the first faulty checkpoint again, to count its NaN and Inf and
+        to find the index of the first.
         """
         for checkpoint, tensor in zip(self._checkpoints, block.sources, strict=True):
             count, first = self._count_non_finite(tensor)
@@ -176,8 +176,8 @@ class Sources:
 
     def _count_non_finite(self, tensor: TensorInfo) -> tuple[int, int]:
         total, first = 0, -1
-        for start, piece in self.pieces(tensor, tensor.nbytes):
-            bad = np.flatnonzero(~np.isfinite(rounding.decode(piece, tensor.dtype)))
+        for start, chunk in self.chunks(tensor, tensor.nbytes):
+            bad = np.flatnonzero(~np.isfinite(rounding.decode(chunk, tensor.dtype)))
             if len(bad) and first < 0:
                 first = start // tensor.element_bytes + int(bad[0])
             total += len(bad)

@@ -1,9 +1,9 @@
-"""Bringing blocks to devices: every thread with a stream and a page-locked buffer of its own.
+"""Uploads blocks to devices: every thread has its own stream and page-locked buffer.
 
 A thread reads a block into its buffer, queues the upload and the work in its stream, and waits for
 the results, or, where it needs none yet, for the upload alone; meanwhile the others read, copy and
-compute. Device memory is a few blocks a thread beside the residence; host memory, page-locked, one
-block of every checkpoint a thread.
+compute. Device memory is a few blocks per thread besides the residence; page-locked host memory is
+one block of every checkpoint per thread.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def host_buffer(nbytes: int, device: str) -> torch.Tensor:
 
 
 class DeviceReader:
-    """One thread's way to devices, as ``readers.BlockReader`` is to the CPU's loops.
+    """One thread's reader for devices, like ``readers.BlockReader`` for the CPU's loops.
 
-    Blocks that stay go to their own device, all others to this thread's: threads are dealt to the
+    Blocks that stay go to their own device, all others to this thread's: threads are assigned to
     devices in turn. Torch's work in this thread then goes into the stream of the block's device.
     """
 
@@ -40,7 +40,7 @@ class DeviceReader:
         *,
         number: int = 0,
     ) -> None:
-        """number: of the thread among those of the pass."""
+        """number: index of the thread in the pass."""
         self._sources = sources
         self._devices = devices
         self._residence = residence
@@ -51,19 +51,19 @@ class DeviceReader:
         self._uploaded: Any = None
 
     def read(self, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return base (n,) and agents (agents, n) on a device, in the dtype they are stored in.
+        """Return base (n,) and agents (agents, n) on a device, in their stored dtype.
 
-        float32 where dtypes differ; so comes a block beyond the block size, or of rows that only
+        float32 where dtypes differ, for a block beyond the block size, and for rows that only
         some agents have.
         """
-        pieces = list(block.pieces(self._block_elements))
-        if len(pieces) == 1:
-            return self._read_piece(block)
-        parts = [tuple(rows.float() for rows in self._read_piece(piece)) for piece in pieces]
+        chunks = list(block.chunks(self._block_elements))
+        if len(chunks) == 1:
+            return self._read_chunk(block)
+        parts = [tuple(rows.float() for rows in self._read_chunk(chunk)) for chunk in chunks]
         bases, agents = zip(*parts, strict=True)
         return torch.cat(bases), torch.cat(agents, dim=1)
 
-    def _read_piece(self, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_chunk(self, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
         stored = None if self._residence is None else self._residence.find(block)
         device = self._devices[self._own if stored is None else stored.device]
         self._enter(device)
@@ -74,7 +74,7 @@ class DeviceReader:
         return stored.operands()
 
     def _enter(self, device: str) -> None:
-        """Let this thread's work go into its stream on a device."""
+        """Switch to this thread's stream on a device."""
         if device == "cpu":
             return
         if device not in self._streams:
@@ -90,9 +90,9 @@ class DeviceReader:
             self._host = host_buffer(room * len(widths), device)
         starts = itertools.count(0, room)
         for source, row, width, start in zip(block.sources, rows, widths, starts, strict=False):
-            piece = self._host[start : start + block.n * width]
-            self._sources.read_into(source, block.start * width, memoryview(piece.numpy()))
-            row.copy_(piece.view(row.dtype), non_blocking=True)
+            chunk = self._host[start : start + block.n * width]
+            self._sources.read_into(source, block.start * width, memoryview(chunk.numpy()))
+            row.copy_(chunk.view(row.dtype), non_blocking=True)
         if device in self._streams:
             self._uploaded = torch.cuda.Event()
             self._uploaded.record(self._streams[device])

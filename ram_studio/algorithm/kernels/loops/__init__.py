@@ -1,14 +1,14 @@
-"""Every loop over elements, as numba compiles it; ``cpu`` says what each is for.
+"""Every loop over elements, compiled by numba; ``cpu`` documents them.
 
 A loop is compiled once for each number of agents (the length of the tuple of blocks) and kind of
-storage. LLVM unrolls over agents and vectorises over elements, as long as
+storage. LLVM unrolls over agents and vectorizes over elements, as long as
 
-- integers are kept to 32 bits by hand (numba widens them to 64),
+- integers are explicitly cast to 32 bits (numba widens them to 64),
 - nothing is loaded under a condition (below AVX-512 there are no masked loads of 16 bits),
 - numbers per agent come in tuples (a store might change an array's).
 
 Storage: bfloat16 as uint16 bit patterns, anything else as float32. A size is the bit pattern of
-|tau| in float32, an int32: sizes are ordered like the numbers, and NaN and infinity lie above all.
+|tau| in float32, an int32: sizes are ordered like the numbers, with infinity and NaN the largest.
 """
 
 from __future__ import annotations

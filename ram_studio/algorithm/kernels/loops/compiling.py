@@ -1,4 +1,4 @@
-"""Compiling loops, and keeping what was compiled for the next start."""
+"""Compiles loops, and caches the code for the next start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _logged_errors: list[str] = []
 
 
 class _Index(caching.IndexDataCacheFile):
-    """An index of compiled code; one that cannot be read, as of types renamed since, is empty."""
+    """An index of compiled code; one that cannot be read (types were renamed) counts as empty."""
 
     def _load_index(self):
         try:
@@ -33,9 +33,9 @@ class _Index(caching.IndexDataCacheFile):
 
 
 class _CodeCache(caching.FunctionCache):
-    """Compiled code of a loop, kept until any file of this folder changes.
+    """Cached code of a loop, valid until any file of this folder changes.
 
-    numba keeps it until the file of that loop changes, and would not see an edit of another loop
+    numba's own cache is valid until the file of that loop changes, and misses edits of other loops
     that it calls.
     """
 
@@ -49,10 +49,10 @@ class _CodeCache(caching.FunctionCache):
 
 
 def loop(function=None, **options):
-    """Compile a function where it is first called, and keep the code for the next start.
+    """Compile a function when it is first called, and cache the code for the next start.
 
-    Loops whose names begin with _ are called by other loops alone: an entry from Python would take
-    a fourth of the time to compile them. None is called from C.
+    Loops whose names begin with _ are called by other loops only: an entry from Python would take
+    a fourth of their compile time. None is called from C.
     """
     if function is None:
         return lambda function: loop(function, **options)
@@ -62,23 +62,23 @@ def loop(function=None, **options):
     }
     compiled = njit(nogil=True, error_model="numpy", **entries, **options)(function)
     try:
-        compiled._cache = _CodeCache(function)  # what njit(cache=True) does, with numba's own
-    except RuntimeError as error:  # no folder to write to: neither the package's nor the user's
+        compiled._cache = _CodeCache(function)  # as njit(cache=True) does with numba's own cache
+    except RuntimeError as error:  # neither the package's nor the user's folder is writable
         if not _logged_errors:
             _logged_errors.append(str(error))
             logging.getLogger(__name__).warning(
-                "Compiled loops cannot be kept (%s): each start compiles them anew, in seconds. "
-                "Set NUMBA_CACHE_DIR to a folder that can be written.",
+                "Compiled loops cannot be cached (%s): each start compiles them again, in seconds. "
+                "Set NUMBA_CACHE_DIR to a writable folder.",
                 error,
             )
     return compiled
 
 
 def _import_without_blas():
-    """Import numba's array functions without scipy's BLAS: a quarter of a second for nothing here.
+    """Import numba's array functions without scipy's BLAS, which takes 0.25 s and is not used.
 
-    numba looks for it as it starts, only to choose how ``np.cov`` multiplies; functions that call
-    BLAS look for it once more when they are compiled.
+    At import numba needs it only to choose how ``np.cov`` multiplies; functions that call BLAS
+    search for it again when they are compiled.
     """
 
     def absent():

@@ -10,7 +10,7 @@ from ram_studio.algorithm.kernels.loops.elements import as_bits, as_float, neare
 
 @loop
 def word(key, index):
-    """Return 64 random bits for element ``index``: the finaliser of SplitMix64 over key + index."""
+    """Return 64 random bits for element ``index``: the finalizer of SplitMix64 over key + index."""
     z = key + index * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

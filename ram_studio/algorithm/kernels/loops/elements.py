@@ -1,4 +1,4 @@
-"""Single elements: loaded, rounded, their sizes, added up."""
+"""Operations on single elements: load, round, take the size, add."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic, overload
 from ram_studio.algorithm.kernels.loops.compiling import loop
 
 TILE = 2048
-"""Elements worked on in one go where several loops follow each other, so that they stay in L1."""
+"""Elements per pass where several loops follow each other, so that they stay in L1."""
 
 INFINITE = np.int32(0x7F800000)
 """Size of infinity."""
@@ -50,7 +50,7 @@ def _load(stored):
 
 
 def cast_like(value, example):
-    """Return a number in the type of another, float32 or float64: the arithmetic asked for."""
+    """Return a number in the type of another, float32 or float64: the requested arithmetic."""
 
 
 @overload(cast_like)
@@ -61,7 +61,7 @@ def _cast_like(value, example):
 
 
 def is_wide(example):
-    """Return whether the arithmetic asked for holds what a float32 cannot."""
+    """Return whether the requested arithmetic is wider than float32."""
 
 
 @overload(is_wide)
@@ -96,5 +96,5 @@ def size_of(tau):
 
 @loop(fastmath={"reassoc", "contract"})
 def plus_product(total, a, b):
-    """Return total + a b, in any order: for sums that measure, never for what is stored."""
+    """Return total + a b, perhaps fused: for measured sums, never for stored values."""
     return total + a * b

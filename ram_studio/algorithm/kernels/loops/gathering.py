@@ -10,13 +10,13 @@ from ram_studio.algorithm.kernels.loops.elements import TILE, load
 
 @loop(forceinline=True)
 def pair_index(a, b, n):
-    """Return the place of the pair a < b among (0, 1), (0, 2), ..., (1, 2), ..."""
+    """Return the index of the pair a < b among (0, 1), (0, 2), ..., (1, 2), ..."""
     return a * (2 * n - a - 1) // 2 + b - a - 1
 
 
 @loop
 def _owner_of(mask, n):
-    """Return where the elements with these changes go: to an agent, a pair, or the rest."""
+    """Return the group of elements with these changes: of an agent, a pair, or the rest."""
     changed, first, last = 0, 0, 0
     for t in range(n):
         if (mask >> np.uint32(t)) & np.uint32(1):
@@ -30,7 +30,7 @@ def _owner_of(mask, n):
 
 @loop
 def _find_changed(base, agents, pattern, found):
-    """Write who stores another element than the base, and where someone does; return how many."""
+    """Write which agents differ from the base, and the elements where any does; return how many."""
     n_found = 0
     for start in range(0, base.shape[0], TILE):
         part = slice(start, min(start + TILE, base.shape[0]))

@@ -13,8 +13,7 @@ from ram_studio.algorithm.kernels.loops.elements import INFINITE, TILE, load, si
 def bin_of(size, grid):
     """Return the bin of a size that is not 0, see ``epsilon_grid``; grid: see ``cpu.Grid``."""
     above = np.uint32(np.uint32(max(size, grid.origin)) - np.uint32(grid.origin))
-    # 16 is ``epsilon_grid.BIN_SHIFT``: shifting by what only the caller knows costs half as much
-    # again.
+    # 16 is ``epsilon_grid.BIN_SHIFT``: a shift by a variable takes 50 % longer.
     return np.int32(min(np.uint32(above >> np.uint32(16)), grid.last))
 
 
@@ -24,7 +23,7 @@ def _bin_or_none(size, grid):
 
 
 def _sizes_at(agents, i, x):
-    """Return the sizes of all tau of element i, whose base is x, in a tuple: it needs no memory."""
+    """Return the sizes of all tau of element i, whose base is x, in a tuple (not allocated)."""
 
 
 @overload(_sizes_at)
@@ -36,10 +35,10 @@ def _sizes_of(agents, i, x):
 
 @loop
 def _find_slots(base, agents, start, length, spare, slots, grid):
-    """Write where in the chain histogram elements count when an agent leaves; slots: by agent.
+    """Write the chain histogram's entry for each element and agent; slots: by agent.
 
-    That is at its bin, with the set of those still active, itself included. Where it changed
-    nothing, a scratch entry: those of a tile differ, so that they do not wait on each other.
+    It is that of the agent's bin and of the set of agents still active, itself included. Elements
+    that it did not change have scratch entries, different within a tile: increments do not wait.
     Returns the largest size.
     """
     n, largest = len(agents), np.int32(0)
@@ -63,7 +62,7 @@ def _find_slots(base, agents, start, length, spare, slots, grid):
 @loop
 def _count_slots(slots, table):
     for i in range(slots.shape[0]):
-        table[np.uint64(slots[i])] += np.int32(1)  # unsigned: not tested for counting from the end
+        table[np.uint64(slots[i])] += np.int32(1)  # unsigned: no check for negative indices
 
 
 @loop

@@ -1,4 +1,4 @@
-"""What was stored of each agent's tau, see ``cpu.measure``."""
+"""Sums that measure how each agent's tau was stored, see ``cpu.measure``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ram_studio.algorithm.kernels.loops.elements import TILE, cast_like, load, p
 
 @loop
 def find_voters(base, agents, survivors, limits, voters, voting):
-    """Write whose tau is among those that agree with the elected sign, see ``merge_elected``."""
+    """Write which agents' tau agree with the elected sign, see ``merge_elected``."""
     zero = cast_like(0, limits[1])
     for i in range(base.shape[0]):
         x = load(base[i])
@@ -31,13 +31,13 @@ def find_voters(base, agents, survivors, limits, voters, voting):
 
 @loop
 def _find_error(base, agents, stored, part, masks, scales, voting, rows):
-    """Write base, change, every voter's weight, and what the change has beyond the votes."""
+    """Write base, change, the weight of each voter's tau, and the change minus all own parts."""
     pattern, voters, bits = masks
     factors, shares = scales
     wide, change, weight, error = rows
     zero, one = cast_like(0, wide[0]), cast_like(1, wide[0])
     for i in range(part.stop - part.start):
-        at = np.uint64(part.start + i)  # unsigned: not tested for counting from the end
+        at = np.uint64(part.start + i)  # unsigned: no check for negative indices
         x, mask, votes = cast_like(load(base[at]), zero), np.uint32(pattern[at]), voters[at]
         total, count, own, divisor = zero, zero, zero, zero
         for t in range(len(agents)):
@@ -50,7 +50,7 @@ def _find_error(base, agents, stored, part, masks, scales, voting, rows):
                 divisor += voting[1][t] if is_voter else zero
             count += one if is_voter else zero
             own = factors[t] if is_voter else own
-        # The factor holds where an agent alone changed the element, not where it alone was elected.
+        # The factor is for elements that one agent changed, not for those with one elected agent.
         is_shared = (mask & np.uint32(mask - np.uint32(1))) != 0
         for c in range(1, len(agents) + 1):
             own = shares[c] if is_shared & (count == cast_like(c, one)) else own
@@ -96,13 +96,13 @@ def _measure_agent(agent, bit, part, masks, scale, rows):
 def measure(base, agents, stored, masks, scales, voting, work, sums):
     """Add up a block, see ``cpu.measure``.
 
-    masks: patterns, voters, the agents' bits, and where groups are cut; scales, voting: see
-    ``merge_elected``; work: (4, TILE), of their type. Bits come as arguments, of the patterns'
-    type: a bit that LLVM can foresee is tested in 64 bits, a fourth of the elements at a time.
-    Arrays go whole with a tile's place in them: slices count references.
+    masks: patterns, voters, the agents' bits, and the bounds of groups; scales, voting: see
+    ``merge_elected``; work: (4, TILE), of their type. Bits are arguments, of the patterns' type:
+    LLVM tests constant bits in 64 bits, a fourth of the elements at a time. Arrays are passed whole
+    with a tile's range: slices count references.
     """
     cuts = masks[3]
-    who = (masks[0], masks[1], masks[2])  # each array in it is counted for every tile
+    who = (masks[0], masks[1], masks[2])  # references to each array are counted for every tile
     rows = (work[0], work[1], work[2], work[3])  # base, change, weight and error
     for group in range(sums.shape[0]):
         for start in range(cuts[group], cuts[group + 1], TILE):

@@ -1,4 +1,4 @@
-"""Merging: a mean of what agents changed, or of what agrees with the elected sign."""
+"""Merging: the mean of the changed tau, or of those that agree with the elected sign."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _limit_of(array):
 
 @loop
 def merge_mean(base, agents, merged, pattern, survivors, epsilon, scales, voting):
-    """scales: factors and shares; voting: None, or of it the agents' weights come first."""
+    """scales: factors and shares; voting: None, or a tuple that begins with agents' weights."""
     factors, shares = scales
     zero, one = cast_like(0, factors[0]), cast_like(1, factors[0])
     largest, limit = np.int32(0), size_of(epsilon)
@@ -77,7 +77,7 @@ def merge_mean(base, agents, merged, pattern, survivors, epsilon, scales, voting
 def merge_elected(base, agents, merged, pattern, survivors, limits, scales, voting):
     """limits: epsilon, then the agents' thresholds; scales: factors and shares.
 
-    voting: None, or the agents' weights, their divisors, and what the divisors are added to.
+    voting: None, or the agents' weights, their divisors, and a constant added to the divisors.
     """
     factors, shares = scales
     zero, one = cast_like(0, factors[0]), cast_like(1, factors[0])

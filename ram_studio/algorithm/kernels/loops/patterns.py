@@ -1,4 +1,4 @@
-"""Who changed each element, and how many elements each set of agents changed."""
+"""Overlap pattern of each element, and counts of elements by pattern."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def count_patterns(pattern, counts):
     is_short = counts.shape[0] <= 8
     together, bits = (4, 3) if is_short else (2, 6)
     codes = np.empty(TILE, dtype=np.uint16)
-    # In turns, so that an increment need not wait for the one before: most elements have one code.
+    # Four tables in turn, so that increments do not wait for each other: most codes are equal.
     tables = np.zeros((4, 4096), dtype=np.int32)
     whole = pattern.shape[0] // (4 * together) * (4 * together)
     for start in range(0, whole, together * TILE):

@@ -1,8 +1,8 @@
-"""What the analysis knows beyond counts, added up in ``relating.RelationSums`` (``to``).
+"""Statistics of an analysis beyond counts, added up in ``relating.RelationSums`` (``to``).
 
 As in the chain histogram, agents leave an element one by one as epsilon rises, so every sum is
-kept as differences over the intervals between thresholds: what is added at interval v counts at
-every one below v.
+stored as differences over the intervals between thresholds: a value added at interval v counts at
+every interval below v.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _sort_changes(at, gathered, to, order, interval):
 def _add_between(rows, row, upper, lower, value):
     """Add a value to a row at the thresholds lower .. upper.
 
-    Given the array alone: handing all of ``to`` on for each value takes longer than the addition.
+    Takes the array alone: passing all of ``to`` for each value takes longer than the addition.
     """
     rows[row, upper] += value
     if lower > 0:
@@ -103,7 +103,7 @@ def _add_signs(tau, order, interval, active, to):
             rows[row, upper] += 1.0
             rows[row + 2, upper] += _size(newest, to) + _size(other, to)
             if (newest > 0.0) != (other > 0.0):
-                if not is_mixed:  # from here on down the epsilon grid it stays so
+                if not is_mixed:  # and stays mixed at lower epsilons
                     is_mixed = True
                     rows[to.conflicts, upper] += 1.0
                 rows[row + 1, upper] += 1.0
@@ -125,9 +125,9 @@ def _add_signs(tau, order, interval, active, to):
 def _add_step(y, change, agent, upper, lower, to):
     """Record the update of an element that one agent alone changed at thresholds lower .. upper.
 
-    In halves of the agent's last place beyond y, on the side that tau points to: where
-    y + (lambda - 1) tau stays in the binade of y for every lambda up to 2, their number says what
-    rounding stores. Everything else is added up as |tau| and tau**2 by that binade.
+    In halves of the agent's last place beyond y, in tau's direction: where y + (lambda - 1) tau
+    stays in the binade of y for every lambda up to 2, this number determines what rounding stores.
+    Everything else is added up as |tau| and tau**2 by that binade.
 
     y, change: float32, the agent's element and its tau.
     """
@@ -220,9 +220,9 @@ def _factor_row(agent, part, to):
 
 @loop(forceinline=True)
 def _add_factors(tau, order, interval, active, to):
-    """Add tau_t times what each agent brings into RAM's merge to the parts that an element is in.
+    """Add tau_t times each agent's contribution to RAM's merge to the parts of an element.
 
-    Of the agents moved by more than the reference epsilon: they come first in ``order``.
+    Own and shared parts are those of agents above the reference epsilon, first in ``order``.
     """
     rows, n = to.rows, to.dots.shape[0]
     members = 0
@@ -374,7 +374,7 @@ def _add_pair(a, b, pair, to):
         only_b[both] -= rest_b
         if not to.is_full:
             continue
-        # Both are changes but for 0 and -0, which lie in interval 0 and count at no threshold.
+        # Both are changes except 0 and -0, which are in interval 0 and count at no threshold.
         wide_a, wide_b = np.float64(tau_a), np.float64(tau_b)
         opposite = np.float64((tau_a > 0) != (tau_b > 0))
         rows[to.conflicts, both] += opposite

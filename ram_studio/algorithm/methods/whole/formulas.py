@@ -1,4 +1,4 @@
-"""What methods on whole tensors share: task vectors in, one merged task vector out."""
+"""Common code of methods on whole tensors: task vectors in, one merged task vector out."""
 
 from __future__ import annotations
 

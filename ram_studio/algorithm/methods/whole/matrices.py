@@ -1,4 +1,4 @@
-"""What matrix methods share: which tensors are matrices, and how all others are merged.
+"""Common code of matrix methods: which tensors are matrices, and the merge of all others.
 
 A matrix is a linear layer's weights: two-dimensional, neither embedding nor head. Packed experts,
 (experts, rows, columns), are a stack of matrices, each merged by itself. Rows are taken as outputs
@@ -55,22 +55,22 @@ class ScaledSettings(MatrixSettings):
 
 
 def other_factor(settings: Any, n_agents: int) -> float:
-    """Return the factor on the sum of tau in tensors that are no linear layers."""
+    """Return the factor on the sum of tau in tensors that are not linear layers."""
     return {"mean": 1.0 / n_agents, "sum": 1.0, "base": 0.0}[settings.others]
 
 
 def is_linear(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
-    """Say whether a tensor holds linear layers' weights (and is therefore needed whole)."""
+    """Return whether a tensor holds linear layers' weights (and is therefore needed whole)."""
     if len(shape) == 3:
         return _EXPERTS.search(name) is not None
     return len(shape) == 2 and layer_of(name) not in (EMBEDDING, HEAD)
 
 
 class Layer(NamedTuple):
-    """One linear layer's weights, as a matrix method sees them.
+    """One linear layer's weights, the input of a matrix method.
 
     base: float64; taus: task vectors times their agents' weights; settings: of the method; name: of
-    the tensor; check: raises when the merge shall stop; densities: of agents in this tensor, None
+    the tensor; check: raises when the merge is to stop; densities: of agents in this tensor, None
     where the recipe gives none.
     """
 
@@ -98,7 +98,7 @@ def matrix_method(merge_one: Callable[[Layer], Tensor], **fields: Any) -> Method
 
             n = len(block.agents)
             averaging = sum_rule(n, other_factor(settings, n), block.weights)
-            # Of matrices there are no own parts, so all tensors are measured alike.
+            # Matrices have no own parts: measure all tensors in the same way.
             return kernels.merge(averaging, block.base, block.agents)._replace(own=None)
         densities = prepared.facts.densities
         own = None if densities is None else tuple(densities[block.tensor].tolist())

@@ -5,7 +5,7 @@ Per tensor, with the mean cosine of all pairs of task vectors and N agents:
     t      = N cos / (1 + (N - 1) cos),     cos taken as 0 where it is negative
     merged = base + t * mean of tau
 
-mergekit divides each pair's product by at least 1e-6, which small updates fall below; here by their
+mergekit divides each pair's product by at least 1e-6, too large for small updates; here by their
 norms, as published. A pair in which an agent changed nothing counts with cosine 0.
 """
 

@@ -1,4 +1,4 @@
-"""Project: of each update what lies in the base's own directions (SAR, Zhang et al., 2607.03065).
+"""Project: the part of each update in the base's own directions (SAR, Zhang et al., 2607.03065).
 
 Per linear layer with base W = U S V^T and task vectors T_t:
 
@@ -6,14 +6,14 @@ Per linear layer with base W = U S V^T and task vectors T_t:
     P(T_t) = U_r U_r^T T_t,k V_r V_r^T,                 r likewise by ``base_rank``
     merged = base + scale * sum_t P(T_t)
 
-A recipe's ``densities`` are density by agent and layer; of an agent of density 0 nothing is left.
-With one agent this is the paper's filter: the result is the agent without what lies outside, and
+A recipe's ``densities`` are density by agent and layer; at density 0 an agent is left out.
+With one agent this is the paper's filter: the result is the agent without the other directions, and
 may be merged by any method after that. With several it is the paper's merge of filtered experts.
-Defaults are those of the authors' script: density 0.01, and all directions of the base. Of a square
-matrix those are all there are; in others the side that is longer than the rank is cut. Directions
-in which the base is nothing are not its own and left out.
+Defaults are those of the authors' script: density 0.01, and all directions of the base. For a
+square matrix of full rank this cuts nothing; in others, the side longer than the rank is cut.
+Directions with singular value 0 in the base are left out.
 
-Other tensors stay at the base unless ``others`` says mean or sum.
+Other tensors stay at the base unless ``others`` is mean or sum.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def strongest(matrix: Float64[Tensor, "a b"], share: float) -> tuple[Tensor, Ten
 def projected(
     tau: Float64[Tensor, "a b"], base: tuple[Tensor, Tensor, Tensor], share: float
 ) -> Float64[Tensor, "a b"]:
-    """Return what of a task vector lies in the base's directions; base, share: see `strongest`."""
+    """Return the part of a task vector in the base's directions; base, share: see `strongest`."""
     u, _, vt = base
     left, values, right = strongest(tau, share)
     return (u @ (u.T @ left) * values) @ (right @ vt.T @ vt)

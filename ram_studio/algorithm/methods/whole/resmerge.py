@@ -101,7 +101,7 @@ def merge_residuals(
     length = total.norm()
     mean = torch.stack(residuals).mean(0)
     coherence = float(length) / n  # the mean of <q_t, q>
-    # Right angles give 1 / sqrt(n) up to rounding: they are no agreement.
+    # Right angles give 1 / sqrt(n) up to rounding, which is not agreement.
     if coherence <= n**-0.5 * (1 + ZERO) and n > 1:
         return mean
     if not length > 0:

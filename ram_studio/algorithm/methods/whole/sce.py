@@ -4,9 +4,9 @@ Per tensor:
 
     select     keep the share ``select`` of the elements that vary most between agents
                (of those that vary at all)
-    calculate  c_t = sum of the kept tau_t^2 / the same of all agents
+    calculate  c_t = sum of the selected tau_t^2 / the same of all agents
     erase      keep those tau_t that agree with the sign of sum_t tau_t
-    merged     = base + scale * sum of c_t tau_t / sum of c_t over those kept
+    merged     = base + scale * sum of c_t tau_t / sum of c_t over the agreeing tau_t
 
 mergekit takes equal c_t where the mean of squares is below 1e-6, as it is for every RL update; here
 c_t are as published. Where the tau cancel exactly the base stays.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_PIECE = 1 << 22
+_CHUNK = 1 << 22
 
 
 class SceSettings(MethodSettings):
@@ -48,7 +48,7 @@ class SceSettings(MethodSettings):
 def select_and_merge(base: Tensor, taus: Tensor, settings: SceSettings, weights: Tensor) -> Tensor:
     """Return the merged task vector.
 
-    Piece by piece: of an embedding every whole temporary takes gigabytes.
+    Chunk by chunk: a whole temporary of an embedding takes gigabytes.
     """
     import torch
 
@@ -59,16 +59,16 @@ def select_and_merge(base: Tensor, taus: Tensor, settings: SceSettings, weights:
         k = int(settings.select * int((variance > 0).sum()))
         chosen[variance.sort(descending=True, stable=True).indices[k:]] = False
 
-    def pieces() -> Iterator[Tensor]:
-        for own, is_chosen in zip(taus.split(_PIECE, 1), chosen.split(_PIECE), strict=True):
+    def chunks() -> Iterator[Tensor]:
+        for own, is_chosen in zip(taus.split(_CHUNK, 1), chosen.split(_CHUNK), strict=True):
             yield torch.where(is_chosen, own * weights, 0.0)
 
-    squares = torch.stack([own.square().sum(1) for own in pieces()]).sum(0)
+    squares = torch.stack([own.square().sum(1) for own in chunks()]).sum(0)
     if not squares.sum() > 0:
         return torch.zeros_like(base)
     shares = (squares / squares.sum())[:, None]
     merged = []
-    for own in pieces():
+    for own in chunks():
         agrees = own * own.sum(0) > 0
         total = torch.where(agrees, shares, 0.0).sum(0)
         mean = torch.where(agrees, shares * own, 0.0).sum(0) / total

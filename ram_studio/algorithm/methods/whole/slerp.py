@@ -1,20 +1,20 @@
 """Spherical interpolation: between base and agent (slerp), and of task vectors (WARP).
 
-`slerp`, as mergekit has it, tensor by tensor, for one agent; t times the agent's weight is how far:
+`slerp`, as in mergekit, tensor by tensor, for one agent; t is multiplied by the agent's weight:
 
     cos o  = <base, theta> / (|base| |theta|)
     merged = sin((1 - t) o) / sin(o) * base + sin(t o) / sin(o) * theta
              (1 - t) base + t theta          where cos o is above 0.9995 or below -0.9995
 
-RL moves a model so little that the last line holds nearly everywhere.
+RL moves a model so little that the last line applies nearly everywhere.
 
-`warp` (arXiv 2406.16768) goes along the sphere between task vectors, and pulls back to the base:
+`warp` (arXiv 2406.16768) interpolates on the sphere between task vectors, and scales the result:
 
     m_1 = tau_1,   m_k = slerp from m_{k-1} to tau_k at w_k / (w_1 + ... + w_k)
     merged = base + scale * m_N
 
-For two agents of equal weight m_2 is (tau_1 + tau_2) / (2 cos(o / 2)): as long as the two are,
-where the mean is shorter. The paper has two agents; with more, their order makes a difference.
+For two agents of equal weight m_2 is (tau_1 + tau_2) / (2 cos(o / 2)), of the same norm as both,
+while the mean is shorter. The paper has two agents; with more, their order makes a difference.
 Below 1 ``scale`` is the paper's interpolation towards the start (eta).
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PARALLEL = 0.9995
-"""From this cosine on the way is straight, as in mergekit."""
+"""Above this cosine interpolation is linear, as in mergekit."""
 
 
 class SlerpSettings(MethodSettings):
@@ -52,7 +52,7 @@ class WarpSettings(MethodSettings):
 
 
 def spherical_shares(one: Tensor, other: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what two vectors are multiplied by, at t between them."""
+    """Return the factors on two vectors, at t between them."""
     import torch
 
     norms = one.norm() * other.norm()

@@ -1,27 +1,27 @@
 """TSV-M and Iso-C: merge by the singular vectors of the task vectors.
 
-TSV-M (Gargiulo et al., arXiv 2412.00081) keeps the strongest of every task. Per linear layer with
+TSV-M (Gargiulo et al., arXiv 2412.00081) selects each task's strongest. Per linear layer with
 task vectors T_1 ... T_N and r = min(rows, columns):
 
-    T_t    = U_t S_t V_t^T,  of which the k = floor(r / N) largest singular values are kept
+    T_t    = U_t S_t V_t^T,  truncated to the k = floor(r / N) largest singular values
     U      = [U_1 ... U_N],  V = [V_1 ... V_N],  S = diag(S_1 ... S_N)
     U', V' = the matrices with orthonormal columns that are nearest to U and V (Procrustes)
     merged = base + scale * U' S V'^T
 
-Singular vectors of two tasks that point the same way would add up; whitening sets them apart. Where
-k is 0 (more agents than rows or columns) one vector of each is kept and whitening stays what it
-is, the polar factor. Singular values that are 0 have no direction of their own and are left out.
+Singular vectors of two tasks that point the same way would add up; whitening separates them. Where
+k is 0 (more agents than rows or columns) k is 1, and whitening is still the polar factor. Singular
+values that are 0 have no direction of their own and are left out.
 
-Iso-C (Marczak et al., 2502.04959) makes the sum equally strong everywhere. Per linear layer:
+Iso-C (Marczak et al., 2502.04959) makes the sum equally strong in all directions. Per linear layer:
 
     sum_t T_t = U S V^T
     merged    = base + scale * mean(S) * U V^T
 
-so that no task's few strong directions drown those of the others. The mean is over all
-min(rows, columns) singular values, those of 0 too; but directions in which the sum is nothing have
-no vectors of their own, and are left out of U V^T.
+so that no task's few strong directions dominate those of the others. The mean is over all
+min(rows, columns) singular values, those of 0 too; but directions with singular value 0 are left
+out of U V^T.
 
-Other tensors are averaged unless ``others`` says sum or base (TSV-M's authors average them too). As
+Other tensors are averaged unless ``others`` is sum or base (TSV-M's authors average them too). Like
 WUDI both need whole matrices in float64 and move elements that no agent changed.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def merge_tasks(taus: Float64[Tensor, "agents rows columns"]) -> Float64[Tensor, "rows columns"]:
-    """Return the merged task vector at scale 1; agents with nothing but zeros take no part."""
+    """Return the merged task vector at scale 1; agents that are all zero are left out."""
     import torch
 
     rank = max(1, min(taus.shape[1:]) // len(taus))

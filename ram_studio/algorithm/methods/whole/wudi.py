@@ -6,22 +6,22 @@ Per linear layer with weights (out, in), task vectors T_t and merged task vector
     M_0     = sum_t T_t,  then ``iterations`` steps of Adam at ``learning_rate`` (300 and 1e-5)
     merged  = base + M
 
-The rows of T_t lie near the span of the inputs that agent t met while it was trained, so
-(M - T_t) T_t^T stands for how much M disturbs agent t's outputs.
+The rows of T_t are near the span of agent t's inputs in training, so (M - T_t) T_t^T estimates how
+much M disturbs agent t's outputs.
 
 The loss is quadratic: with A = sum_t T_t^T T_t / ||T_t||^2 and B = sum_t T_t T_t^T T_t / ||T_t||^2
-its gradient is 2 (M A - B). Solver "closed" goes to the minimum at once, M = M_0 + (B - M_0 A) A^+;
+its gradient is 2 (M A - B). Solver "closed" computes the minimum, M = M_0 + (B - M_0 A) A^+;
 directions whose eigenvalue in A is below 1e-9 of the largest, where the minimum is ill-conditioned
-or anything is a minimum, keep M_0. Adam as published is stopped early and seldom gets that far.
+or not unique, stay at M_0. Adam as published is stopped early and seldom reaches the minimum.
 
-Linear layers, packed experts among them, are as ``matrices`` says. For all other tensors the
+``matrices`` defines linear layers (packed experts are among them). For all other tensors the
 authors' scripts differ (their vision script leaves them at the base); here they are averaged unless
-``others`` says sum or base. An agent that left a layer alone has no term in its loss (the
+``others`` is sum or base. An agent that did not change a layer has no term in its loss (the
 authors' code divides by zero there).
 
 A linear layer needs its whole matrix, in float64: about 8 (2 agents + 6) bytes per element and
 8 in^2 more, for each thread; a running merge can be stopped between two steps. The optimization
-also moves elements that no agent changed; they count as changed by nobody.
+also moves elements that no agent changed; they count as unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 EIGENVALUE_CUTOFF = 1e-9
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8
-"""Adam's usual constants, which the authors keep."""
+"""Adam's default constants, which the authors use."""
 
 
 class WudiSettings(MatrixSettings):
