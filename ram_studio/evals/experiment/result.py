@@ -338,13 +338,13 @@ def _comparison_sentences(result: ExperimentResult) -> list[str]:
     merges = [row.domains for row in result.rows if len(row.merged_agents) > 1]
     lost = find_inherited(result.damage, rows.get(BASE, {}), merges)
     sentences = [one.sentence() for one in lost]
-    best, named = result.best_agent, dict[str, list[str]]()
+    best, found = result.best_agent, dict[str, list[str]]()
     for row in result.rows:
         if row.versus is not None and (row.kind == "merge" or row is best):
             who = f"{row.label} (the best single agent)" if row is best else row.label
-            named.setdefault(row.versus.outcome, []).append(who)
+            found.setdefault(row.versus.outcome, []).append(who)
     for outcome, words in _AGAINST.items():
-        if who := ", ".join(named.get(outcome, ())):
+        if who := ", ".join(found.get(outcome, ())):
             sentences.append(f"{words} {result.reference} on all skill questions: {who}.")
     if usual := [row.label for row in result.rows if row.is_default]:
         named = shown_list(usual, _MOST_NAMED, ", ")
