@@ -97,9 +97,10 @@ class SweepPanel(ExperimentPanel):
         return {self.methods, *lines, *rest, *super().form}
 
     def wire(self) -> None:
-        """Tell how much the form asks for, whenever it changes."""
+        """Tell how much the form asks for, as it opens and whenever it changes."""
+        changes = [component.change for component in self.form - set(self.shared.tuning)]
         gr.on(
-            [component.change for component in self.form - set(self.shared.tuning)],
+            [self.fold.expand, *changes],
             self.shared.with_session(self._count),
             self.form,
             [self.count, self.trials],
