@@ -22,7 +22,7 @@ const draw = (state) => {
     main().dataset.phase = state.phase;
     if (state.shown) drawCanvas(state);
     else if (state.phase === "lobby") drawLobby();
-    else if (state.phase === "done") put(main(), "h1", {}, PHASES.done);
+    else if (state.phase === "done") drawEnd(PHASES.done);
     else drawAsked(state);
     const how = put(main(), "p", { class: "rm-foot" });
     write(how, ["Join: ", [state.code], ` at ${address(state.link)}`]);
@@ -59,6 +59,11 @@ const drawAsked = (state) => {
   }
 };
 
+const drawEnd = (text) => {
+  put(main(), "h1", {}, text);
+  speak(`${text}.`);
+};
+
 const drawCanvas = ({ shown }) => {
   put(main(), "h1", { class: "rm-unseen" }, "A student's canvas");
   put(main(), "iframe", { class: "rm-canvas", title: "A student's canvas", src: `./${shown}` });
@@ -79,7 +84,7 @@ const lost = (refusal) => {
   }
   drawn = "";
   main().replaceChildren();
-  put(main(), "h1", {}, "This room has ended");
+  drawEnd("This room has ended");
 };
 
 window.addEventListener("hashchange", () => window.location.reload());

@@ -52,6 +52,13 @@ def built(make: Callable[[PageContext], Panel], workspace: Workspace) -> Panel:
     return panel
 
 
+def root_of(component: Any) -> gr.Blocks:
+    """Return the page that a component stands in."""
+    while component.parent is not None:
+        component = component.parent
+    return component
+
+
 def tuned(shared: PageContext, **settings: Any) -> dict[Any, Any]:
     """Return Tune's settings keyed by their component, as a handler reads them."""
     return {shared.tuning.value: json.dumps(settings)}

@@ -104,6 +104,7 @@ def test_the_page_says_what_is_inconclusive_and_escapes_names() -> None:
         "&lt;b&gt;ties&lt;/b&gt;.",
         "1.200 → <b>1.150</b>",
         "Reproducibility: 4 questions",
+        "Sort columns by",
     ):
         assert said in html
     # TIES rescales nothing by a lambda.
@@ -133,6 +134,7 @@ def test_the_report_needs_nothing_else() -> None:
     assert not re.search(r"(src|href)=|url\(|https?:|<script|@import", html)
     assert "default-src 'none'" in html
     assert "prefers-color-scheme: dark" in html
+    assert "Sort columns" not in html, "its table is plain"
     variables = set(re.findall(r"var\((--ram-[a-z0-9-]+)\)", html))
     assert all(f"{name}:" in html for name in variables)
 

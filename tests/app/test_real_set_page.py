@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 import pytest
-from app_parts import built
+from app_parts import built, root_of
 
 from ram_studio.app.api.arguments import Client
 from ram_studio.app.check.panel import CheckPanel
@@ -19,11 +19,14 @@ from ram_studio.app.landing.preview import preview_of, unknown_parts
 from ram_studio.app.load.watch import watch_html
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.merge.panel import MergePanel
+from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.merge.work import merge_work
 from ram_studio.app.session import sets
 from ram_studio.app.session.deep_link import read_link
 from ram_studio.app.session.jobs import missing_text
 from ram_studio.app.session.shared import PageContext
 from ram_studio.app.tune.measured import measure_work, measured_rows
+from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 from ram_studio.evals.report.canvas_page import export_canvas
 
@@ -48,14 +51,32 @@ def test_what_needs_weights_says_how_to_get_them(session: Any, workspace: Any) -
     assert Client(workspace)._find_loaded("real", session) is loaded
 
 
-@pytest.mark.parametrize(("panel", "button"), [(MergePanel, "Merge"), (CheckPanel, "Evaluate")])
-def test_no_button_is_named_that_needs_weights(panel, button, session, workspace) -> None:
+def panel_alone(panel: type, workspace: Any) -> Any:
+    """Return a panel with what it needs of others."""
+
     def make(shared: PageContext) -> Any:
         shared.steps = {"merge": gr.Button()}
         shared.seed = gr.Number()
         return panel(shared)
 
-    shared = built(make, workspace).shared
+    return built(make, workspace)
+
+
+def test_check_comes_next_once_something_was_merged(session: Any, workspace: Any) -> None:
+    panel = panel_alone(MergePanel, workspace)
+    assert panel._show(session)[panel.next]["visible"] is False
+    work = merge_work(recipe_from(session.loaded, "ram", {}), session, workspace.settings)
+    work(lambda event: None, CancelToken())
+    assert panel._show(session)[panel.next]["visible"] is True
+    # The plan is told anew: of the disk that is left, and of the time that it took.
+    page = root_of(panel.plan)
+    [merge] = [e for e in page.fns.values() if e.fn and (panel.job.start._id, "click") in e.targets]
+    assert any(e.trigger_after == merge._id and panel.plan in e.outputs for e in page.fns.values())
+
+
+@pytest.mark.parametrize(("panel", "button"), [(MergePanel, "Merge"), (CheckPanel, "Evaluate")])
+def test_no_button_is_named_that_needs_weights(panel, button, session, workspace) -> None:
+    shared = panel_alone(panel, workspace).shared
     for name, said in (("real", False), ("shared-style", True)):
         session.load(sets.load_set(name))
         shown = [str(update) for update in shared.loaded.updates(session).values()]

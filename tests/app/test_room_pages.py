@@ -134,6 +134,16 @@ def test_the_screen_names_the_address_of_the_link(room) -> None:
     assert page.inner_text(".rm-foot") == "Join: ABCDFG at 192.168.1.7:7860/studio/room"
 
 
+def test_the_screen_tells_the_end_aloud(room) -> None:
+    page = room("screen", "#ABCDFG")
+    state = {**_STATE, "phase": "done", "code": "ABCDFG", "link": "http://one/room#ABCDFG"}
+    run(page, "(state) => answer('GET /ABCDFG', state)", state)
+    assert page.inner_text("[data-part=spoken]") == "The lesson is over."
+    page.wait_for_function("() => answers.some(Boolean)")
+    page.evaluate("() => answer('GET /ABCDFG', { error: 'There is no room.' }, 404)")
+    assert page.inner_text("[data-part=spoken]") == "This room has ended."
+
+
 def test_each_rehearsal_has_students_of_its_own(room) -> None:
     page = room("teach", f"#ABCDFG.{'a' * 24}")
     run(page, "(state) => answer('GET /ABCDFG/teacher', state)", _STATE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 import pytest
-from app_parts import built, tuned
+from app_parts import built, root_of, tuned
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.experiment import figure, table
@@ -270,6 +270,12 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
     assert [row[2] for row in value["data"]] == [50 / 60, 48 / 60, -1, 2 / 15]
 
 
+def test_the_count_is_told_as_the_panel_opens(panel):
+    events = root_of(panel.count).fns.values()
+    opened = [event for event in events if (panel.fold._id, "expand") in event.targets]
+    assert any(panel.count in event.outputs for event in opened)
+
+
 def test_progress_has_words_before_the_first_answer(state):
     assert "Preparing the models" in progress_html(replace(state, answers=0))
     assert "ram+ (r 0.1)" in progress_html(replace(state, now="ram+ (r 0.1)"))
@@ -368,9 +374,7 @@ def test_a_job_found_again_opens_its_folded_panel(panel):
     session.load(load_set("shared-style"))
     job = Job(session, lambda report, cancel: None)
     job.display = JobDisplay(panel.controls, lambda event: "", lambda result: {}, None)
-    page = panel.controls.start.parent
-    while page.parent is not None:
-        page = page.parent
+    page = root_of(panel.count)
     [button] = [box for box in page.blocks.values() if box.elem_id == "resume-sweep-start"]
     [again] = [event for event in page.fns.values() if (button._id, "click") in event.targets]
     request = gr.Request(session_hash="tab")

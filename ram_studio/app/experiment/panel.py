@@ -47,12 +47,12 @@ class ExperimentPanel:
     def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         shape = {"open": False, "elem_id": self.fold_id, "elem_classes": "panel"}
-        with gr.Accordion(self.title, **shape) as fold:
+        with gr.Accordion(self.title, **shape) as self.fold:
             html(f'<p class="lead">{self.lead}</p>')
             self.lay_out_form()
             self.questions = Questions(shared, f"{self.prefix}-")
             self._lay_out_result()
-        self.questions.wire(fold)
+        self.questions.wire(self.fold)
         self.wire()
         inputs = {self.axis, *self.form}
         connect(self.controls, shared.workspace, self.run, inputs, self.outputs)

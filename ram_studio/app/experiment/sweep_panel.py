@@ -97,9 +97,10 @@ class SweepPanel(ExperimentPanel):
         return {self.methods, *lines, *rest, *super().form}
 
     def wire(self) -> None:
-        """Update the size of the sweep whenever the form changes."""
+        """Update the size of the sweep when the panel opens and when the form changes."""
+        changes = [component.change for component in self.form - set(self.shared.tuning)]
         gr.on(
-            [component.change for component in self.form - set(self.shared.tuning)],
+            [self.fold.expand, *changes],
             self.shared.with_session(self._count),
             self.form,
             [self.count, self.trials],

@@ -11,11 +11,11 @@ from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.report import colors
 
 
-def found_html(result: ExperimentResult) -> Markup:
-    """Return the findings as sentences, and each merge's lambdas."""
+def found_html(result: ExperimentResult, *, is_file: bool = False) -> Markup:
+    """Return the findings as sentences, and each merge's lambdas; is_file: without a live table."""
     merges = [row for row in result.ranked if row.has_lambda]
     agents = list(dict.fromkeys(name for row in merges for name in row.agents))
-    shown = {"result": result, "agents": agents, "merges": merges}
+    shown = {"result": result, "agents": agents, "merges": merges, "is_file": is_file}
     return render("experiment/found.html.j2", **shown)
 
 
@@ -29,7 +29,7 @@ def report_html(result: ExperimentResult, title: str) -> str:
         grid=experiment_grid(result),
         palette=palette,
         result=result,
-        found=found_html(result),
+        found=found_html(result, is_file=True),
     )
     return f"{page}\n"
 

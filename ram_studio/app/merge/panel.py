@@ -66,7 +66,7 @@ class MergePanel:
                     self._lay_out_side()
                     push_panel.build(shared)
         shared.seed = self.seed
-        self._result = [self.result, self.download, self.recipe_box, self.recipe]
+        self._result = [self.result, self.download, self.next, self.recipe_box, self.recipe]
         shared.loaded.listen(self._result, self._show)
         self._wire_form()
         shared.when_built(self._wire_merge)
@@ -134,8 +134,8 @@ class MergePanel:
         with gr.Row(elem_classes="actions"):
             self.download = gr.Button("Download as zip", visible=False, elem_id="download")
             # Like the stepper's own button, with all its effects.
-            next_step = gr.Button("Next: check the result", elem_classes="next")
-            next_step.click(fn=None, js="() => { window.RAM.open('check'); }")
+            self.next = gr.Button("Next: check the result", visible=False, elem_classes="next")
+            self.next.click(fn=None, js="() => { window.RAM.open('check'); }")
         title = "Recipe (repeat this merge from the command line)"
         with gr.Accordion(title, open=False, visible=False) as self.recipe_box:
             # Not gr.Code, whose editor adds 130 kB to every page.
@@ -171,21 +171,21 @@ class MergePanel:
         if not session.merges:
             hidden = gr.update(visible=False)
             text = _NOTHING if missing_text(session.loaded) else _FIRST
-            nothing = [templates.empty_state(text), hidden, hidden, ""]
+            nothing = [templates.empty_state(text), hidden, hidden, hidden, ""]
             return dict(zip(self._result, nothing, strict=True))
         merged = list(session.merges.values())[-1]
         link = download_link(session.key, merged.folder)
         return {
             self.result: view.result_html(merged, self.shared.settings),
             self.download: gr.update(visible=True, link=link),
+            self.next: gr.update(visible=True),
             self.recipe_box: gr.update(visible=True),
             self.recipe: merged.recipe,
         }
 
     def _wire_form(self) -> None:
         shared = self.shared
-        shown = [self.plan, self.no_epsilon, self.from_tune, self.other_base, *self.own]
-        plan = shared.with_session(self._show_plan)
+        shown, plan = self._planned, shared.with_session(self._show_plan)
         inputs = [self.method.input, self.dtype.input, self.rounding.input, self.weights.blur]
         gr.on(
             [*inputs, shared.steps["merge"].click],
@@ -214,6 +214,11 @@ class MergePanel:
             js=f"(text, method, weights, ...own) => "
             f"window.RAM.mergeForm({by_control}, text, method, weights, own)",
         )
+
+    @property
+    def _planned(self) -> list[Any]:
+        """What ``_show_plan`` returns updates of."""
+        return [self.plan, self.no_epsilon, self.from_tune, self.other_base, *self.own]
 
     def _show_plan(self, data: dict[Any, Any], session: Session) -> Updates:
         method, loaded = data[self.method], session.loaded
@@ -268,7 +273,10 @@ class MergePanel:
 
     def _wire_merge(self) -> None:
         outputs = [*self._result, *self.shared.merged.components]
-        connect(self.job, self.shared.workspace, self._run, self._form, outputs)
+        done = connect(self.job, self.shared.workspace, self._run, self._form, outputs)
+        # A merge takes room, and tells how long the next one takes.
+        plan = self.shared.with_session(self._show_plan)
+        done.then(plan, self._form, self._planned, **LIGHT)
 
     def _run(self, data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         settings = self.shared.settings
