@@ -5,8 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPTBigCodeConfig,
+    GPTBigCodeForCausalLM,
+    Qwen2ForCausalLM,
+)
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering import load
@@ -101,6 +107,21 @@ def test_no_config_has_its_layers_or_labels_listed(model, read, name, is_inner):
 def test_a_config_of_a_larger_model_takes_no_memory(model, values, told):
     describe(model, **values)
     with pytest.raises(EvaluationError, match=told):
+        load_model(model, "cpu")
+
+
+def test_masks_of_a_great_many_positions_take_no_memory(model):
+    """They are no weights: three megabytes of those went with forty gigabytes of mask."""
+    sizes = {"n_embd": 8, "n_head": 1, "n_layer": 1, "n_inner": 8, "vocab_size": 512}
+    config = GPTBigCodeConfig(**sizes, n_positions=20_000, bos_token_id=0, eos_token_id=0)
+    with torch.device("meta"):
+        described = GPTBigCodeForCausalLM(config).state_dict()
+    weights = {
+        name: torch.zeros(w.shape) for name, w in described.items() if name != "lm_head.weight"
+    }
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    (model / "config.json").write_text(json.dumps(config.to_dict()))
+    with pytest.raises(EvaluationError, match=r"describes a model of 26\d,\d{3},\d{3} weights"):
         load_model(model, "cpu")
 
 

@@ -25,6 +25,8 @@ FLOAT32_BELOW_BYTES = 2 * 1024**3
 # The library takes some 10 ms a layer, however small; the deepest merges that were published have
 # some 300.
 MOST_LAYERS = 512
+MOST_COMPUTED = 2**27
+"""Numbers beside its weights that any model may have: 32 masks of gpt-neo's are as many."""
 MOST_LISTED = 100_000
 """Layers and labels that a config may have: transformers lists each when it reads one."""
 _LISTED = re.compile(r"(layers?|labels)$")
@@ -266,6 +268,8 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
     with torch.device("meta"):
         model = transformers().AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     described, held = sum(p.numel() for p in model.parameters()), sum(stored.values())
+    # Masks and the like are in no file; a little model's may be larger than its weights.
+    described += max(0, sum(b.numel() for b in model.buffers()) - MOST_COMPUTED)
     if described > 2 * held:  # what little is missing is named once the rest is loaded
         raise EvaluationError(
             f"{folder}/config.json describes a model of {described:,} weights, and its files hold "
