@@ -125,6 +125,19 @@ def test_masks_of_a_great_many_positions_take_no_memory(model):
         load_model(model, "cpu")
 
 
+def test_quantized_numbers_hold_no_more_weights_than_bits(model):
+    """A config that says so was never held against the files."""
+    file = model / "model.safetensors"
+    counts = {name: weight.numel() for name, weight in load_file(file).items()}
+    packed = {name: torch.zeros(n // 8 + 1, dtype=torch.int32) for name, n in counts.items()}
+    save_file(packed, file, {"format": "pt"})
+    describe(model, quantization_config={"quant_method": "gptq", "bits": 4})
+    load._check_size(model, load_config(model), [file])
+    describe(model, intermediate_size=300_000)
+    with pytest.raises(EvaluationError, match=r"describes a model of \d{3},\d{3},\d{3} weights"):
+        load_model(model, "cpu")
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [

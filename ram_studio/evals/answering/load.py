@@ -246,10 +246,14 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
     from safetensors import safe_open
 
     stored: dict[str, int] = {}
+    is_quantized = bool(getattr(config, "quantization_config", None))
     for file in weights:
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118, it is no dict
-                stored[name] = math.prod(tensors.get_slice(name).get_shape())
+                own = tensors.get_slice(name)
+                # A quantized integer holds several weights, but none in less than a bit.
+                bits = re.fullmatch(r"[IU](\d+)", own.get_dtype()) if is_quantized else None
+                stored[name] = math.prod(own.get_shape()) * (int(bits[1]) if bits else 1)
     numbers = {layer for layer in map(layer_of, stored) if layer.isdigit()}
     layers = getattr(config.get_text_config(), "num_hidden_layers", None) or 0
     if layers > (found := len(numbers) or len(stored)):
@@ -263,8 +267,6 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
             f"{folder}/config.json describes {deepest:,} layers. Models of up to {MOST_LAYERS} "
             "layers are loaded; choose another one."
         )
-    if getattr(config, "quantization_config", None):
-        return  # several weights are stored as one number
     with torch.device("meta"):
         model = transformers().AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     described, held = sum(p.numel() for p in model.parameters()), sum(stored.values())
