@@ -5,8 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPTBigCodeConfig,
+    GPTBigCodeForCausalLM,
+    Qwen2ForCausalLM,
+)
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering import load
@@ -101,6 +107,34 @@ def test_no_config_has_its_layers_or_labels_listed(model, read, name, is_inner):
 def test_a_config_of_a_larger_model_takes_no_memory(model, values, told):
     describe(model, **values)
     with pytest.raises(EvaluationError, match=told):
+        load_model(model, "cpu")
+
+
+def test_masks_of_a_great_many_positions_take_no_memory(model):
+    """They are no weights: three megabytes of those went with forty gigabytes of mask."""
+    sizes = {"n_embd": 8, "n_head": 1, "n_layer": 1, "n_inner": 8, "vocab_size": 512}
+    config = GPTBigCodeConfig(**sizes, n_positions=20_000, bos_token_id=0, eos_token_id=0)
+    with torch.device("meta"):
+        described = GPTBigCodeForCausalLM(config).state_dict()
+    weights = {
+        name: torch.zeros(w.shape) for name, w in described.items() if name != "lm_head.weight"
+    }
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    (model / "config.json").write_text(json.dumps(config.to_dict()))
+    with pytest.raises(EvaluationError, match=r"describes a model of 26\d,\d{3},\d{3} weights"):
+        load_model(model, "cpu")
+
+
+def test_quantized_numbers_hold_no_more_weights_than_bits(model):
+    """A config that says so was never held against the files."""
+    file = model / "model.safetensors"
+    counts = {name: weight.numel() for name, weight in load_file(file).items()}
+    packed = {name: torch.zeros(n // 8 + 1, dtype=torch.int32) for name, n in counts.items()}
+    save_file(packed, file, {"format": "pt"})
+    describe(model, quantization_config={"quant_method": "gptq", "bits": 4})
+    load._check_size(model, load_config(model), [file])
+    describe(model, intermediate_size=300_000)
+    with pytest.raises(EvaluationError, match=r"describes a model of \d{3},\d{3},\d{3} weights"):
         load_model(model, "cpu")
 
 

@@ -24,6 +24,8 @@ from ram_studio.evals.answering.engine import reason_of
 FLOAT32_BELOW_BYTES = 2 * 1024**3
 # The library takes about 10 ms a layer, however small; the deepest published merges have about 300.
 MOST_LAYERS = 512
+MOST_COMPUTED = 2**27
+"""Buffer elements that any model may have beside its weights: as many as 32 masks of GPT-Neo."""
 MOST_LISTED = 100_000
 """Layers and labels that a config may have: transformers lists each when it reads one."""
 _LISTED = re.compile(r"(layers?|labels)$")
@@ -243,10 +245,14 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
     from safetensors import safe_open
 
     stored: dict[str, int] = {}
+    is_quantized = bool(getattr(config, "quantization_config", None))
     for file in weights:
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118, it is no dict
-                stored[name] = math.prod(tensors.get_slice(name).get_shape())
+                own = tensors.get_slice(name)
+                # A quantized integer holds several weights, but none in less than a bit.
+                bits = re.fullmatch(r"[IU](\d+)", own.get_dtype()) if is_quantized else None
+                stored[name] = math.prod(own.get_shape()) * (int(bits[1]) if bits else 1)
     numbers = {layer for layer in map(layer_of, stored) if layer.isdigit()}
     layers = getattr(config.get_text_config(), "num_hidden_layers", None) or 0
     if layers > (found := len(numbers) or len(stored)):
@@ -260,11 +266,11 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
             f"{folder}/config.json describes {deepest:,} layers. Models of up to {MOST_LAYERS} "
             "layers are loaded; choose another one."
         )
-    if getattr(config, "quantization_config", None):
-        return  # several weights are stored as one number
     with torch.device("meta"):
         model = transformers().AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     described, held = sum(p.numel() for p in model.parameters()), sum(stored.values())
+    # Files hold no masks and other buffers; a small model's may be larger than its weights.
+    described += max(0, sum(b.numel() for b in model.buffers()) - MOST_COMPUTED)
     if described > 2 * held:  # a few missing tensors are named after loading
         raise EvaluationError(
             f"{folder}/config.json describes a model of {described:,} weights, and its files hold "
