@@ -282,6 +282,28 @@ _SMALL = """(root) => {
 }"""
 
 
+# What is read from the last row of a room: no text below 20 px.
+_SMALL_TEXT = """() => {
+  const small = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode.parentElement;
+    const text = walk.currentNode.textContent.trim();
+    const isSeen = node.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+    const { width, height } = node.getBoundingClientRect();
+    const isLeftOut = node.closest(".unseen, .ex-head, #top, script, style");
+    if (!text || !isSeen || !width || !height || isLeftOut) continue;
+    // An SVG's text is as large as its picture is drawn.
+    const svg = node.closest("svg");
+    const scale = svg?.viewBox.baseVal?.width
+      ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
+    const size = parseFloat(getComputedStyle(node).fontSize) * scale;
+    if (size < 20) small.push([size, text]);
+  }
+  return small;
+}"""
+
+
 def _page_faults(
     page: object, root: str, *, is_forced: bool = False
 ) -> list[tuple[str, list[object], str]]:
@@ -449,6 +471,10 @@ class Visit:
         """Fail where a finger has less than 40 px of something below ``root``."""
         self.settle()
         assert self.page.evaluate(_SMALL, root) == [], root
+
+    def check_text_size(self) -> None:
+        """Fail where a projector would show a text too small for the last row."""
+        assert self.page.evaluate(_SMALL_TEXT) == []
 
     def cards(self) -> dict[str, dict[str, str]]:
         """Return the numbers of each agent's row, its data attributes."""
