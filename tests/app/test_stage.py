@@ -123,23 +123,26 @@ def test_a_wide_card_shows_where_merge_and_agent_differ(example, table) -> None:
 
 # Skills with a question that is cut off, or whose right answer nothing shows, with how many.
 _CUT = """async () => {
+  const cards = [...document.querySelectorAll(".cv-card")];
+  const asked = Math.max(...cards.map((card) => Number(card.dataset.asked)));
+  const press = (key) => cards.forEach((card) => card.querySelector(".cv-dots")
+    .dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })));
+  const isRight = (line) => line.dataset.right === "1" || line.dataset.part === "right-answer";
   const found = {};
-  for (const card of document.querySelectorAll(".cv-card")) {
-    const dots = card.querySelector(".cv-dots");
-    const press = (key) => dots.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-    const prompt = card.querySelector(".cv-prompt");
-    let [cut, unanswered] = [0, 0];
-    for (let i = 0; i < Number(card.dataset.asked); i += 1) {
-      press(i ? "ArrowRight" : "Home");
-      await new Promise((done) => requestAnimationFrame(() => done()));
+  for (let i = 0; i < asked; i += 1) {
+    press(i ? "ArrowRight" : "Home");
+    await new Promise((done) => requestAnimationFrame(() => done()));
+    for (const card of cards) {
+      const prompt = card.querySelector(".cv-prompt");
       const lines = [...card.querySelectorAll(":scope > .cv-answer-list > *")];
-      const isRight = (line) => line.dataset.right === "1" || line.dataset.part === "right-answer";
-      if (prompt.scrollHeight > prompt.clientHeight + 1) cut += 1;
-      if (!lines.some((line) => line.checkVisibility() && isRight(line))) unanswered += 1;
+      const isCut = prompt.scrollHeight > prompt.clientHeight + 1;
+      const isAnswered = lines.some((line) => line.checkVisibility() && isRight(line));
+      if (!isCut && isAnswered) continue;
+      const [cut, unanswered] = found[card.dataset.skill] ?? [0, 0];
+      found[card.dataset.skill] = [cut + isCut, unanswered + !isAnswered];
     }
-    press("Escape");
-    if (cut || unanswered) found[card.dataset.skill] = [cut, unanswered];
   }
+  press("Escape");
   return found;
 }"""
 
