@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from conftest import WAIT_MS
+from visits import WAIT_MS
 
 SPACE, FOREIGN = "space.localhost", "foreign.localhost"
 """Two websites for a browser, which are both this machine."""

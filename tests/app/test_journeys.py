@@ -68,18 +68,6 @@ _CUT = """() => {
 }"""
 SIZES = [(1280, 800), (1280, 680)]
 
-_LEAST_TEXT = """() => {
-  const walker = document.createTreeWalker(document.querySelector(".cv"), NodeFilter.SHOW_TEXT);
-  let least = Infinity;
-  while (walker.nextNode()) {
-    const { parentElement: node, data } = walker.currentNode;
-    const isSeen = node.checkVisibility({ visibilityProperty: true }) && !node.closest(".unseen");
-    if (data.trim() && isSeen) least = Math.min(least, parseFloat(getComputedStyle(node).fontSize));
-  }
-  return least;
-}"""
-"""The size of the smallest text on the stage."""
-
 
 def _assert_all_is_seen(it, what: str) -> None:
     """Fail where a column of the canvas, or the page, has more than it shows."""
@@ -375,7 +363,7 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
     for step in ("check", "merge", "tune"):
         it.go(step)
         it.check_width(step)
-        it.check_access(step)
+        it.check_access(step, forced=True)
         it.check_targets(f"#step-{step}")
     page.click("#open-details")
     page.wait_for_selector("[data-part=rounding-chart] path:visible")
@@ -400,7 +388,7 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     for step in ("check", "merge", "tune"):
         page.click(f"#to-{step}")
-        it.check_access(f"{step}, wide")
+        it.check_access(f"{step}, wide", forced=True)
         if step != "tune":
             page.locator(f"#step-{step} button.primary:visible").first.hover()
         it.settle()
@@ -421,11 +409,11 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
         page.wait_for_selector(f"[data-part={part}]", state="visible")
         assert page.locator(".cv > section:visible").count() == 2, "the verdict and one panel"
         it.settle()
-        assert page.evaluate(_LEAST_TEXT) >= 20, part
+        it.check_text_size()
         assert page.evaluate(_CUT) == [], part
         it.check_access(f"presentation, {part}", forced=True)
     page.keyboard.press("Escape")
     page.wait_for_selector("#top", state="visible")
     page.click("#open-history")
     page.wait_for_selector("#open-history[data-current]")
-    it.check_access("history")
+    it.check_access("history", forced=True)

@@ -471,7 +471,7 @@ def test_nobody_leads_without_the_token(school: School, token: str | None) -> No
     student = school.join()
     headers = {"Room-Student": student}
     if token is not None:
-        headers["Room-Token"] = token.encode()  # type: ignore[assignment]
+        headers["Room-Token"] = token.encode()
     for verb, path, body in (
         ("GET", "teacher", None),
         ("POST", "teacher", {"action": "reveal"}),

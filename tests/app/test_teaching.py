@@ -16,25 +16,6 @@ from ram_studio.app.lesson.scene_answers import scene_answers
 
 SCENES = 7
 
-SMALL_TEXT = """() => {
-  const small = [];
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const node = walk.currentNode.parentElement;
-    const text = walk.currentNode.textContent.trim();
-    const isSeen = node.checkVisibility({ visibilityProperty: true, opacityProperty: true });
-    const { width, height } = node.getBoundingClientRect();
-    const isLeftOut = node.closest(".unseen, .ex-head, #top, script, style");
-    if (!text || !isSeen || !width || !height || isLeftOut) continue;
-    // An SVG's text is as large as its picture is drawn.
-    const svg = node.closest("svg");
-    const scale = svg?.viewBox.baseVal?.width
-      ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
-    const size = parseFloat(getComputedStyle(node).fontSize) * scale;
-    if (size < 20) small.push([size, text]);
-  }
-  return small;
-}"""
 PARTS = ".cv > :is(.ls, .cv-verdict, .cv-answers, .cv-curve, .cv-map, .cv-weights, .cv-parts)"
 SHOWN = """(all) => all.filter((one) => one.checkVisibility())
   .map((one) => [...one.classList].find((name) => name !== "cv-panel"))"""
@@ -64,7 +45,7 @@ def test_kit_and_file_are_served(app_url: str) -> None:
 def _panel(it: Any) -> list[str]:
     """Return what is shown, which has to be readable from the last row."""
     it.page.wait_for_function("() => !document.documentElement.matches('.cv-moving')")
-    assert it.page.evaluate(SMALL_TEXT) == []
+    it.check_text_size()
     overflow = "() => document.documentElement.scrollHeight - innerHeight"
     assert it.page.evaluate(overflow) <= 0
     shown: list[str] = it.page.eval_on_selector_all(PARTS, SHOWN)
