@@ -1,7 +1,7 @@
 """Three agents made from SmolLM2-135M-Instruct by a few real steps each, on one CPU thread.
 
-They are made to be merged, not to be good: a handful of steps moves few elements and teaches
-little. Their updates differ in what was trained, and overlap.
+They are made for merging, not for skill: a few steps change few elements and teach little. Their
+updates differ in the trained weights, and overlap.
 
 - `numbers`: reinforcement learning (GRPO: 4 answers to each of 3 sums, reward for digits and for
   the right sum), all weights, float32 master;
@@ -27,7 +27,7 @@ TUNING_STEPS, BATCH = 6, 6
 
 
 def train_numbers(base: Path, out: Path) -> None:
-    """Policy gradient towards answers that are the right number and nothing else."""
+    """Train by policy gradient to answer with only the right number."""
     from ram_studio.evals.answering.decode import Sampling, decode
     from ram_studio.evals.answering.load import ending_ids, padding_id
 
@@ -121,7 +121,7 @@ def _step(
     weights: torch.Tensor,
     pad: int,
 ) -> None:
-    """One step on -sum(weight * log p(answer)) per answer token; weights have shape "texts"."""
+    """Step on -sum(weight * log p(answer)) per answer token; weights have shape "texts"."""
     longest = max(len(answer) for _, answer in texts)
     width = max(len(prompt) for prompt, _ in texts) + longest
     ids = torch.full((len(texts), width), pad)

@@ -1,4 +1,4 @@
-"""`python -m training.shipped --out assets [--seed 0] [--force]`: train what ships anew."""
+"""`python -m training.shipped --out assets [--seed 0] [--force]`: train the shipped sets again."""
 
 import argparse
 import time
@@ -21,7 +21,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--jobs", type=int, default=1, help="processes, one thread each; same results"
     )
     parser.add_argument(
-        "--trials", type=Path, help="folder for what the ways of training not shipped give, too"
+        "--trials",
+        type=Path,
+        help="folder for the results of training variants that are not shipped",
     )
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads; the shipped weights used 1"

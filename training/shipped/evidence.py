@@ -1,4 +1,4 @@
-"""What a set's record says beyond scores: why merges of its agents do as they do."""
+"""Parts of a set's record beyond scores: measurements of the merges' mechanism."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FROM_COMMON = {
 }
 
 SIZES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
-"""Numbers of weights that are kept; those above what an agent changed are left out."""
+"""Numbers of changes left in an agent; numbers above its own are left out."""
 
 DRAWS = 2
-"""How often as many random ones are drawn."""
+"""Number of random draws of the same size."""
 
 
 def mechanism(base: Path, agents: Mapping[str, Path], *, seed: int, limit: int) -> dict[str, Any]:
     """Return {"n", "overshoot", "dilution"}: points with "scale", scores and "average".
 
-    What happens to skills as either region is scaled, asked of the experiment preset "mechanism":
-    two curves that begin at RAM.
+    The effect on skills of scaling either region, by the experiment preset "mechanism": two curves
+    that begin at RAM.
 
         overshoot    shared region times 1 ... N, unique ones whole    (the sum multiplies it so)
         dilution     unique regions times 1 ... 1/N, the shared whole  (the average divides them so)
