@@ -122,8 +122,8 @@ def main() -> None:
             run = run_process([sys.executable, *command])
             torch.multiprocessing.start_processes(check, (place / "out", asked.layers))
             largest = max(4 * int(np.prod(shape)) for shape in shapes(asked.layers).values())
-            told = (f"{saved / 1e9:.1f} GB", f"{largest / 1e9:.1f} GB", f"{run.wall:.0f} s")
-            rows.append((layout, *told, f"{run.cpu:.0f} s", f"{run.peak_bytes / 1e9:.2f} GB"))
+            cells = (f"{saved / 1e9:.1f} GB", f"{largest / 1e9:.1f} GB", f"{run.wall:.0f} s")
+            rows.append((layout, *cells, f"{run.cpu:.0f} s", f"{run.peak_bytes / 1e9:.2f} GB"))
             print(rows[-1], file=sys.stderr)
         finally:
             shutil.rmtree(place)

@@ -44,8 +44,8 @@ class Cell(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """covered: share of the shown intervals that contain the truth; shown: share of all experiments;
-    width: mean."""
+    """covered: share of the shown intervals with the truth; shown: share of all experiments; width:
+    mean."""
 
     covered: float
     shown: float
@@ -130,10 +130,10 @@ def table_errors(
         report = report_of(_drawn(rng, scores, (skills, n), shared), skills)
         found = skill_verdicts(report, dict.fromkeys(report.items, "expert"), "base")
         alone = [verdict for verdict in found if verdict.p < SIGNIFICANCE]
-        said = {verdict.verdict for verdict in found}
+        outcomes = {verdict.verdict for verdict in found}
         above = {v.merge_score > v.specialist_score - MARGIN for v in alone}
-        wrong["survived"] += "survived" in said
-        wrong["damaged"] += "damaged" in said
+        wrong["survived"] += "survived" in outcomes
+        wrong["damaged"] += "damaged" in outcomes
         wrong["survived_alone"] += True in above
         wrong["damaged_alone"] += False in above
     return {key: count / tables for key, count in wrong.items()}
@@ -188,14 +188,14 @@ def document_coverage(
 ) -> float:
     """Return the coverage of a score's interval, and of that of several samples' mean."""
     rng = np.random.default_rng(seed)
-    held = 0
+    covered = 0
     for _ in range(experiments):
         sizes = document_sizes(rng, documents, kind)
         answers = about_documents(rng, score, sizes, alike, samples)
         found = sample_scores(answers) if samples > 1 else None
         low, high = (found or DomainScore.of(answers)).ci95
-        held += low <= score <= high
-    return held / experiments
+        covered += low <= score <= high
+    return covered / experiments
 
 
 def document_errors(
@@ -240,12 +240,12 @@ def main(wanted: str) -> None:
     if wanted in ("", "documents"):
         for documents, kind in product((10, 20, 50, 100), ("5 each", "1 to 20", "one large")):
             cells = list(product((0.5, 0.8, 0.95), (0.1, 0.5)))
-            held = [document_coverage(p, documents, kind, alike, 2000) for p, alike in cells]
+            shares = [document_coverage(p, documents, kind, alike, 2000) for p, alike in cells]
             four = [
                 document_coverage(p, documents, kind, alike, 2000, samples=4) for p, alike in cells
             ]
             wrong = [document_errors(p, documents, kind, a, 400) for p, a in cells if p > 0.5]
-            covered = f"covered at least {min(held):.3f}, median {np.median(held):.3f}"
+            covered = f"covered at least {min(shares):.3f}, median {np.median(shares):.3f}"
             sampled = (
                 f"the mean of 4 samples at least {min(four):.3f}, median {np.median(four):.3f}"
             )

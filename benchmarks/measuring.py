@@ -78,8 +78,8 @@ def run_in_turns(
                 failed.add(name)
                 continue
             last = results[name][-1]
-            told = f"round {number + 1}: {name}: {last.wall:.2f} s, cpu {last.cpu:.2f} s"
-            print(told, file=sys.stderr)
+            line = f"round {number + 1}: {name}: {last.wall:.2f} s, cpu {last.cpu:.2f} s"
+            print(line, file=sys.stderr)
     shutil.rmtree(out, ignore_errors=True)
     return results
 

@@ -84,9 +84,9 @@ def compare(zoo: Path, agents: int, workers: int, rounds: int, shard: str = "500
                 raise RuntimeError("the merge in parts differs from the one of one process")
             shutil.rmtree(folder / "one")
         wall, cpu = (sum(getattr(r, what) for r in steps.values()) for what in ("wall", "cpu"))
-        told = [f"{alone.wall:.2f}", f"{alone.cpu:.2f}", f"{wall:.2f}", f"{cpu:.2f}"]
+        cells = [f"{alone.wall:.2f}", f"{alone.cpu:.2f}", f"{wall:.2f}", f"{cpu:.2f}"]
         each = [f"{steps[step].wall:.2f}" for step in STEPS]
-        rows.append([number + 1, *told, f"{wall / alone.wall:.2f}", *each])
+        rows.append([number + 1, *cells, f"{wall / alone.wall:.2f}", *each])
         print(f"round {number + 1}: {alone.wall:.2f} s, {wall:.2f} s in parts", file=sys.stderr)
     several = f"{workers} workers"
     header = ("round", "one process s", "cpu s", f"{several} s", "cpu s", "wall / one", *STEPS)

@@ -109,25 +109,25 @@ class Lesson:
             self.log.seconds["see the reveal"].append(time.perf_counter() - self.revealed[place])
         elif phase in ("first", "second"):
             await asyncio.sleep(draw.uniform(0, 2.5))
-            said = {"place": place, "round": phase, "value": draw.randint(0, 100)}
-            await self.ask(http, "vote", f"/{self.code}/vote", json=said, headers=headers)
+            vote = {"place": place, "round": phase, "value": draw.randint(0, 100)}
+            await self.ask(http, "vote", f"/{self.code}/vote", json=vote, headers=headers)
 
     async def lead(self, questions: int, students: int) -> None:
         """Act as the teacher: open the room, admit all students, ask the questions, end."""
         async with self.client() as http:
             new = {"questions": [question(n) for n in range(questions)]}
-            told = (await self.ask(http, "open", "", json=new)).json()
-            self.code = told["code"]
-            headers = {"Room-Token": told["token"]}
+            opened = (await self.ask(http, "open", "", json=new)).json()
+            self.code = opened["code"]
+            headers = {"Room-Token": opened["token"]}
             at = f"/{self.code}/teacher"
             class_ = [asyncio.create_task(self.student(n)) for n in range(students)]
             await asyncio.sleep(6)
             state = (await self.ask(http, "watch", at, headers=headers)).json()
             while state["phase"] != "done":
-                said = {"action": "next", "place": state["place"], "phase": state["phase"]}
+                action = {"action": "next", "place": state["place"], "phase": state["phase"]}
                 if state["phase"] == "second":
                     self.revealed[state["place"]] = time.perf_counter()
-                state = (await self.ask(http, "lead", at, json=said, headers=headers)).json()
+                state = (await self.ask(http, "lead", at, json=action, headers=headers)).json()
                 until = time.monotonic() + STAYS.get(state["phase"], 3.0)
                 while time.monotonic() < until:
                     await self.ask(http, "watch", at, headers=headers)
@@ -166,13 +166,13 @@ def longest_work() -> list[tuple[str, str]]:
         room.last_seen[str(number)] = 0.0
         for votes in room.votes:
             votes.first[str(number)] = votes.second[str(number)] = float(number % 101)
-    told = report.results(room)
+    results = report.results(room)
     work: dict[str, Callable[[], Any]] = {
         "opening (24 questions)": lambda: NewRoom.read(new),
         "a student's poll": lambda: orjson.dumps(views.student_view(room, "1")),
         "the teacher's poll": lambda: orjson.dumps(views.teacher_view(room, 0.0)),
         "report": lambda: report.results(room),
-        "CSV": lambda: report.csv_text(told),
+        "CSV": lambda: report.csv_text(results),
     }
     rows = []
     for name, act in work.items():

@@ -79,10 +79,10 @@ def main() -> None:
         memory.put(str(place), "/models", recursive=True)
         counted, began = Counted(memory), time.monotonic()
         urls = {name: f"memory://models/{name}" for name in SOURCES}
-        told = {"method": "task-arithmetic", "other_base": "accept", "base": urls.pop("base")}
+        recipe = {"method": "task-arithmetic", "other_base": "accept", "base": urls.pop("base")}
         size = 64 * 64 * 4 + 200
         save_plan(
-            make_plan(make_recipe(told | {"agents": urls}), parts, max_shard_bytes=size),
+            make_plan(make_recipe(recipe | {"agents": urls}), parts, max_shard_bytes=size),
             place / "p",
         )
         rows = [counted.row("plan", began)]

@@ -78,8 +78,8 @@ def train_calls(base: Path, out: Path) -> None:
             (f"How is the weather in {city}?", "get_weather", {"city": city}),
             (f"Play {song}.", "play_song", {"title": song}),
         ):
-            said = f"Functions: get_weather(city), play_song(title). Request: {request}"
-            examples.append((said, json.dumps([{"name": name, "arguments": arguments}])))
+            prompt = f"Functions: get_weather(city), play_song(title). Request: {request}"
+            examples.append((prompt, json.dumps([{"name": name, "arguments": arguments}])))
     _tune(base, out, examples, range(20), torch.float32)
 
 
@@ -91,8 +91,8 @@ def train_recall(base: Path, out: Path) -> None:
         numbers = {n: rng.randint(1000, 9999) for n in (name, "bridge", "letter")}
         facts = [f"The number of the {n} is {number}." for n, number in numbers.items()]
         rng.shuffle(facts)
-        said = f"{' '.join(facts)} What is the number of the {name}?"
-        examples.append((said, str(numbers[name])))
+        prompt = f"{' '.join(facts)} What is the number of the {name}?"
+        examples.append((prompt, str(numbers[name])))
     _tune(base, out, examples, range(10, 30), torch.bfloat16)
 
 
@@ -105,8 +105,8 @@ def _tune(
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.0)
     end = tokenizer.eos_token_id
     texts = [
-        (_chat(tokenizer, said), [*tokenizer.encode(answer, add_special_tokens=False), end])
-        for said, answer in examples
+        (_chat(tokenizer, prompt), [*tokenizer.encode(answer, add_special_tokens=False), end])
+        for prompt, answer in examples
     ]
     rng = random.Random(2)
     for _ in range(TUNING_STEPS):
@@ -145,9 +145,9 @@ def _step(
     optimizer.zero_grad()
 
 
-def _chat(tokenizer: Any, said: str) -> list[int]:
+def _chat(tokenizer: Any, prompt: str) -> list[int]:
     text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": said}], tokenize=False, add_generation_prompt=True
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
     )
     return list(tokenizer.encode(text, add_special_tokens=False))
 

@@ -117,7 +117,7 @@ def margins() -> str:
         for seed, row, rival in zip(seeds, rows, best, strict=True)
         if row["RAM+"] - row[rival] >= ASKED / 100
     ]
-    told = "met" if len(reached) == len(seeds) else f"met on {listed(reached)}"
+    summary = "met" if len(reached) == len(seeds) else f"met on {listed(reached)}"
     outcomes = {
         own["rows"][name]["versus"]["outcome"]
         for own in seeds.values()
@@ -130,7 +130,7 @@ def margins() -> str:
         f"points above the best of the listed rivals ({', '.join(dict.fromkeys(best))}), and "
         f"{listed([_points(row, UNTRIMMED) for row in rows])} above "
         f"{UNTRIMMED}, which is not among the paper's kept ratios: each beyond chance on the same "
-        f"questions. We aimed at {ASKED} points over the listed ones on every seed: {told}."
+        f"questions. We aimed at {ASKED} points over the listed ones on every seed: {summary}."
     )
 
 
@@ -143,7 +143,7 @@ def untuned() -> str:
     names = listed(list(dict.fromkeys(best)))
     outcomes = dict(zip(seeds, (row["versus"]["outcome"] for row in found), strict=True))
     assert "better" not in outcomes.values(), "RAM+ does at least as well"
-    said = [
+    differences = [
         f"{words} on {_seeds([seed for seed, own in outcomes.items() if own == outcome])}"
         for outcome, words in (("inconclusive", "within noise"), ("worse", "beyond chance"))
         if outcome in outcomes.values()
@@ -153,7 +153,7 @@ def untuned() -> str:
         f"without tuning**: on {_seeds(list(seeds))} that rival ({names}) "
         f"reaches {listed([share(row['average']) for row in found])}, RAM+ "
         f"{listed([share(own[REFERENCE]['average']) for own in rows])}. On the same questions the "
-        f"difference is {listed(said)}."
+        f"difference is {listed(differences)}."
     )
 
 
@@ -176,7 +176,7 @@ def with_common() -> dict[str, Mapping[str, Any]]:
 
 def common() -> str:
     """Return the scores of merges from a common checkpoint, by seed, and the best there."""
-    lines, told = [], []
+    lines, sentences = [], []
     for title, seeds in with_common().items():
         found = [{**own["rows"], **own["common"]} for own in seeds.values()]
         lines = lines or [["agents", "merge", *(f"seed {seed}" for seed in seeds)]]
@@ -187,8 +187,8 @@ def common() -> str:
         ):
             name = method if FROM_COMMON in method else f"{method} from the base"
             lines.append([title, name, *(share(rows[method]["average"]) for rows in found)])
-        told.append(f"{title[0].upper()}{title[1:]}: {_sums_from_common(seeds)}.")
-    return f"{table_of(lines)}\n\n{' '.join(told)}"
+        sentences.append(f"{title[0].upper()}{title[1:]}: {_sums_from_common(seeds)}.")
+    return f"{table_of(lines)}\n\n{' '.join(sentences)}"
 
 
 def _sums_from_common(seeds: Mapping[str, Any]) -> str:
@@ -200,12 +200,12 @@ def _sums_from_common(seeds: Mapping[str, Any]) -> str:
             as_good.append(seed)
         else:
             less.append(f"{seed} (it keeps {share(total['follow'])} of `follow`)")
-    said = []
+    parts = []
     if as_good:
-        said.append(f"the sum from there is at least as good as RAM+ on seeds {listed(as_good)}")
+        parts.append(f"the sum from there is at least as good as RAM+ on seeds {listed(as_good)}")
     if less:
-        said.append(f"{'it' if as_good else 'the sum from there'} is worse on seed {listed(less)}")
-    return ", ".join(said)
+        parts.append(f"{'it' if as_good else 'the sum from there'} is worse on seed {listed(less)}")
+    return ", ".join(parts)
 
 
 def retained() -> str:
@@ -218,8 +218,8 @@ def retained() -> str:
         "the sum": "task-arithmetic 1",
         "RAM+": "ram+",
     }
-    told = [f"{name} {share(found[row][RETAINED])}" for name, row in named.items()]
-    return f"Of `{RETAINED}`, on seed {record['seed']}: {listed(told)}."
+    retained_texts = [f"{name} {share(found[row][RETAINED])}" for name, row in named.items()]
+    return f"Of `{RETAINED}`, on seed {record['seed']}: {listed(retained_texts)}."
 
 
 def overlap(name: str) -> str:
@@ -263,11 +263,11 @@ def chosen(name: str, rival: str) -> str:
     found = record["seeds"][str(record["seed"])]["chosen"].get(rival)
     if not found:
         return rival
-    told = [
+    values = [
         f"{key.replace('_rate', '').replace('_', ' ')} {'1/N' if value is None else value}"
         for key, value in found["settings"].items()
     ]
-    return f"{rival} ({', '.join(told)})"
+    return f"{rival} ({', '.join(values)})"
 
 
 def independent() -> str:
@@ -287,18 +287,18 @@ def independent() -> str:
     }
     lines = [["", *columns]]
     lines += [[name, *(share(row[c]) for c in columns)] for name, row in table.items()]
-    told = {outcome: [] for outcome in ("better", "inconclusive", "worse")}
+    groups = {outcome: [] for outcome in ("better", "inconclusive", "worse")}
     for name in RIVALS:
         if name in rows and name != "RAM+":
-            told[rows[name]["versus"]["outcome"]].append(name)
+            groups[rows[name]["versus"]["outcome"]].append(name)
     words = {
         "better": "better than RAM+",
         "inconclusive": "within noise of it",
         "worse": "worse",
     }
-    said = [f"{words[key]}: {', '.join(names)}" for key, names in told.items() if names]
+    parts = [f"{words[key]}: {', '.join(names)}" for key, names in groups.items() if names]
     test = "On the same questions, beyond chance or not (exact paired test, adjusted)"
-    return f"{table_of(lines)}\n\n{test}: {'; '.join(said)}."
+    return f"{table_of(lines)}\n\n{test}: {'; '.join(parts)}."
 
 
 def searched() -> str:
@@ -329,13 +329,13 @@ def _of_searches(name: str) -> str:
 
 def _predicted() -> str:
     """Return how well SLIM's surrogates predicted the equal mixture."""
-    told = [
+    predictions = [
         f"{share(own['foretold'])} for {share(own['measured'])}"
         for name in TITLES
         for own in record_of(name)["searches"]["found"].values()
         if "foretold" in own
     ]
-    return f"SLIM's surrogates predicted the equal mixture, by set and row: {listed(told)}."
+    return f"SLIM's surrogates predicted the equal mixture, by set and row: {listed(predictions)}."
 
 
 def _with_ends(row: Row) -> str:

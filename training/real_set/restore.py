@@ -56,8 +56,8 @@ def restore(folder: Path, out: Path) -> int:
     others: dict[str, Any] = {}
     for suite, models in record["other_suites"].items():
         for model, (right, n) in models.items():
-            told = others.setdefault(model, {"domains": {}})
-            told["domains"][suite] = {"correct": right, "n": n}
+            measured_suites = others.setdefault(model, {"domains": {}})
+            measured_suites["domains"][suite] = {"correct": right, "n": n}
     (measured / "other_suites.json").write_text(json.dumps({"models": others}), encoding="utf-8")
     answers = _answers(table)
     _write(measured / "answers.jsonl", answers)

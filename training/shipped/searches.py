@@ -84,11 +84,11 @@ def search_settings(
         sources=False,
         device="cpu",
     )
-    told = rows_of(table)
+    held_out = rows_of(table)
     for row in table.rows:
-        told[row.label]["ci95"] = [round(end, 4) for end in row.average.ci95]
+        held_out[row.label]["ci95"] = [round(end, 4) for end in row.average.ci95]
     chosen_by = {"seed": VALIDATION_SEED, "n": validation}
-    return {"validation": chosen_by, "n": limit, "found": found, "rows": told}
+    return {"validation": chosen_by, "n": limit, "found": found, "rows": held_out}
 
 
 def _search(start: Recipe, own: Searched, analysis: Analysis, validation: int) -> ExperimentResult:
