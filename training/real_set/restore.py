@@ -37,7 +37,7 @@ def restore(folder: Path, out: Path) -> int:
     measured = folder / "measure"
     measured.mkdir(exist_ok=True)
     if (measured / "answers.jsonl").exists():
-        raise SystemExit(f"{measured / 'answers.jsonl'} is there: measure.py goes on from it.")
+        raise SystemExit(f"{measured / 'answers.jsonl'} exists: measure.py continues from it.")
     measure_updates(Sources(folder / "base", folder / "agents"), measured)
     own, shipped = measured / "bfloat16-compact.analysis", out / "analysis.safetensors"
     if figures(load_analysis(own)) != figures(load_analysis(shipped)):

@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument(
         "--again", type=int, metavar="N", help="ask N random rows again instead and compare"
     )
-    parser.add_argument("--items", type=int, help="of them the first so many questions a skill")
+    parser.add_argument("--items", type=int, help="number of first questions per skill")
     parser.add_argument("--seed", type=int, default=0, help="of the agents whose rows are asked")
     add_processes(parser)
     args = parser.parse_args()

@@ -145,7 +145,7 @@ def save_state(trainer: Trainer, path: Path) -> None:
 
 
 def save_masters(masters: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write the weights of the best check so far, atomically."""
+    """Write the weights of the best check, atomically."""
     unfinished = path.with_suffix(".unfinished")
     save_file({name: value.cpu() for name, value in masters.items()}, unfinished)
     os.replace(unfinished, path)

@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the three sets")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--force", action="store_true", help="train again what is already there")
+    parser.add_argument("--force", action="store_true", help="train existing stages again")
     parser.add_argument(
         "--jobs", type=int, default=1, help="processes, one thread each; same results"
     )

@@ -153,7 +153,7 @@ def build(
     Args:
         out: folder that gets example/ (with the base) and one folder per other set.
         seed: drives weights, corpus, prompts and sampling.
-        force: train again what is already there.
+        force: train existing stages again.
         threads: torch threads; sums, and so the weights, may depend on it.
         jobs: processes that share the work after the base; more than one needs a picklable `say`.
         trials: also measure the training variants, into the record of this folder.

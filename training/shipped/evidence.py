@@ -60,9 +60,9 @@ def mechanism(base: Path, agents: Mapping[str, Path], *, seed: int, limit: int) 
 def from_common(
     common: Path, agents: Mapping[str, Path], *, seed: int, limit: int
 ) -> dict[str, Any]:
-    """Return scores of a checkpoint that all agents came from, and of merges from there.
+    """Return scores of the agents' common checkpoint, and of merges from there.
 
-    Task vectors from that checkpoint are the skills alone, so that the plain sum from there no
+    Task vectors from that checkpoint contain only the skills, so that the plain sum from there no
     longer applies the shared style once for each agent.
 
     Args:
@@ -98,8 +98,8 @@ def few_weights(
         base + tau_t where |tau_t| is among the k largest        ("largest")
         base + tau_t at k of the elements that t changed, drawn   ("random", the control)
 
-    If the random ones did as well, how far a weight moved would tell nothing of what it is for. A
-    row has "k", the score "largest", and the scores "random", one a draw.
+    If the random ones did as well, the size of a change would not show its importance. A row has
+    "k", the score "largest", and the scores "random", one per draw.
 
     Args:
         base: folder; agents: name -> folder and the domain it learned, in which it is scored.
@@ -114,7 +114,7 @@ def few_weights(
     found: dict[str, Any] = {}
 
     def score(vector: Any, domain: str) -> float:
-        """Return the share of the domain's questions that the model answers right with these."""
+        """Return the share of the domain's questions that the model with these weights solves."""
         torch.nn.utils.vector_to_parameters(vector.bfloat16().to(vector), model.parameters())
         asked = [question for question in questions if question.domain == domain]
         texts = generate(model, tokenizer, [q.prompt for q in asked], max_new_tokens=MAX_NEW_TOKENS)
