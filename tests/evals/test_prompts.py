@@ -68,7 +68,9 @@ def test_worked_examples_come_from_a_fixed_split(data):
         "Question: What is 1?\nAnswer: It is. #### 1\n\n"
         "Question: What is 2?\nAnswer: It is. #### 2\n\nQuestion: How many?\nAnswer:"
     )
-    with pytest.raises(EvaluationError, match=r"5 worked examples, 6 were requested\. .* gsm8k-shots"):
+    with pytest.raises(
+        EvaluationError, match=r"5 worked examples, 6 were requested\. .* gsm8k-shots"
+    ):
         asked(data, "gsm8k", shots=6)
     # Of generated suites they are none of the questions, and the same whatever the seed.
     shown = set()
