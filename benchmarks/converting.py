@@ -1,11 +1,11 @@
-"""What `convert` takes for checkpoints of several gigabytes that torch itself wrote.
+"""Time and memory of `convert` for checkpoints of several gigabytes written by torch.
 
     python benchmarks/converting.py [--layers N] [--layout DCP|verl] [--out FOLDER]
 
-Two processes (gloo) save a float32 model with the shapes of Llama 3.1 8B, cut to so many layers, in
-DTensors: once by torch's distributed checkpoint (DCP), once as verl does, a file of each rank. The
-embedding alone takes 2.1 GB. Each is then converted by a process of its own, and every element of
-what that wrote is compared with what was saved.
+Two processes (gloo) save a float32 model with the shapes of Llama 3.1 8B, cut to N layers, in
+DTensors: once by torch's distributed checkpoint (DCP), once as in verl, one file per rank. The
+embedding alone takes 2.1 GB. Each is then converted in a separate process, and every element of the
+output is compared with the saved one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def shapes(layers: int) -> dict[str, tuple[int, ...]]:
 
 
 def pattern() -> np.ndarray:
-    """Return the numbers that tensors repeat, each rank's rows from the first one on."""
+    """Return the numbers that tensors repeat, for each rank's rows from the first one."""
     return np.random.default_rng(0).standard_normal(REPEAT, np.float32)
 
 
@@ -82,7 +82,7 @@ def save(rank: int, out: Path, layers: int, layout: str) -> None:
 
 
 def check(_: int, folder: Path, layers: int) -> None:
-    """Compare every element with what was saved; in a process of its own, whose memory is not told.
+    """Compare every element with the saved one; in a separate process, unmeasured.
 
     A command inherits the peak memory of the process that starts it.
     """
@@ -122,8 +122,8 @@ def main() -> None:
             run = run_process([sys.executable, *command])
             torch.multiprocessing.start_processes(check, (place / "out", asked.layers))
             largest = max(4 * int(np.prod(shape)) for shape in shapes(asked.layers).values())
-            told = (f"{saved / 1e9:.1f} GB", f"{largest / 1e9:.1f} GB", f"{run.wall:.0f} s")
-            rows.append((layout, *told, f"{run.cpu:.0f} s", f"{run.peak_bytes / 1e9:.2f} GB"))
+            cells = (f"{saved / 1e9:.1f} GB", f"{largest / 1e9:.1f} GB", f"{run.wall:.0f} s")
+            rows.append((layout, *cells, f"{run.cpu:.0f} s", f"{run.peak_bytes / 1e9:.2f} GB"))
             print(rows[-1], file=sys.stderr)
         finally:
             shutil.rmtree(place)

@@ -1,7 +1,7 @@
-"""The I/O floor of a merge: read every model's shards some times, write one model's bytes once.
+"""The I/O floor of a merge: read every model's shards N times, write one model's bytes once.
 
-No arithmetic, only read and write calls through one reused buffer, by one thread; what is written
-is not flushed to the disk. A merge cannot be faster than this with one thread.
+No arithmetic, only read and write calls through one reused buffer, by one thread; written data is
+not flushed to the disk. A merge cannot be faster than this with one thread.
 
     python benchmarks/floor.py OUT MODEL [MODEL ...] [--passes 2]
 """

@@ -1,8 +1,8 @@
-"""What a GPU does: merges of resident tensors, and merges streamed through it, against its floors.
+"""GPU speed: merges of resident tensors, and streamed merges, against the device's I/O limits.
 
-Floors are measured in the same run: copying within the device's memory, copying to and from it,
-and reading the files. Without a CUDA device it says so and measures nothing; ``--device torch``
-runs the same on the CPU, which says nothing about a GPU.
+The limits are measured in the same run: copying within the device's memory, copying to and from it,
+and reading the files. Without a CUDA device it prints that and measures nothing; ``--device torch``
+runs the same on the CPU, which does not predict a GPU's speed.
 
     python benchmarks/gpu.py [--size 0.5b] [--agents 3] [--rounds 5] [--elements N]
                              [--device cuda] [--folder FOLDER]
@@ -43,10 +43,10 @@ from ram_studio.engine.reading.residence import DEVICE_BLOCK_ELEMENTS, empty_row
 from ram_studio.engine.reading.staging import host_buffer
 
 SEVEN_B = Shape(152064, 3584, 28, 18944, 28, 4)
-"""Qwen2.5-7B, whose head is a matrix of its own: 7.6 G elements."""
+"""Qwen2.5-7B, whose head is a separate matrix: 7.6 G elements."""
 
 BLOCK_SIZES = tuple(DEVICE_BLOCK_ELEMENTS * size // 4 for size in (1, 4, 16))
-"""Elements of streamed blocks: larger ones start fewer kernels and hold more memory a thread."""
+"""Elements of streamed blocks: larger ones start fewer kernels and need more memory per thread."""
 
 
 def seconds(work: Callable[[], object], device: str, rounds: int) -> float:
@@ -63,7 +63,7 @@ def seconds(work: Callable[[], object], device: str, rounds: int) -> float:
 
 
 def tensors_of(shape: Shape, most: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield those of a model's tensors and its head that fit into ``most`` elements, in order."""
+    """Yield a model's tensors and its head, in order, up to ``most`` elements."""
     head = ("lm_head.weight", (shape.vocabulary, shape.hidden))
     for name, dimensions in (*shape.tensors(), head):
         if math.prod(dimensions) <= most:
@@ -72,7 +72,7 @@ def tensors_of(shape: Shape, most: int) -> Iterator[tuple[str, tuple[int, ...]]]
 
 
 def blocks_like(shape: Shape, agents: int, most: int, block_elements: int) -> list[Block]:
-    """Return the blocks of a model's tensors; there are no files behind them."""
+    """Return the blocks of a model's tensors, without files."""
     tensors = []
     for name, dimensions in tensors_of(shape, most):
         info = TensorInfo(name, "BF16", dimensions, Path("nowhere"), 0, 2 * math.prod(dimensions))
@@ -96,7 +96,7 @@ def fill(blocks: list[Block], agents: int, device: str) -> list[torch.Tensor]:
 
 
 def copy_row(device: str, rounds: int) -> tuple[float, list[object]]:
-    """Return how many bytes a second a device reads and writes in its own memory, and its row."""
+    """Return a device's memory bandwidth in bytes per second, reading and writing, and its row."""
     n = 1 << 30 if device != "cpu" else 1 << 20
     source, target = (torch.ones(n, dtype=torch.uint8, device=device) for _ in range(2))
     found = seconds(lambda: target.copy_(source), device, rounds)
@@ -107,12 +107,12 @@ def copy_row(device: str, rounds: int) -> tuple[float, list[object]]:
 def resident_rows(
     device: str, agents: int, most: int, rounds: int, block_elements: int, floor: float
 ) -> Iterator[list[object]]:
-    """Time counting and merging tensors of a 7 b model that lie on one device.
+    """Time counting and merging tensors of a 7 B model in one device's memory.
 
-    floor: bytes a second that the device's memory reads and writes.
+    floor: the device's memory bandwidth in bytes per second, reading and writing.
     """
     if device != "cpu":
-        torch.cuda.empty_cache()  # what the last call's tensors left
+        torch.cuda.empty_cache()  # memory of the last call's tensors
     room = int(0.8 * free_bytes(device)) // (2 * (agents + 2))
     blocks = blocks_like(SEVEN_B, agents, min(most, room), block_elements)
     stored = fill(blocks, agents, device)
@@ -172,7 +172,7 @@ def link_rows(device: str, rounds: int) -> Iterator[list[object]]:
 def streamed_rows(
     zoo: Path, agents: int, device: str, rounds: int, out: Path
 ) -> Iterator[list[object]]:
-    """Time whole merges from files and from memory, and reading the files alone."""
+    """Time whole merges from files and from memory, and reading the files only."""
     sources = {name: str(zoo / name) for name in agent_names(agents)}
     recipe = make_recipe({"base": str(zoo / "base"), "agents": sources, "method": "ram+"})
     report = load(recipe.base, recipe.agents)
@@ -222,9 +222,9 @@ def _rate(bytes_per_second: float) -> str:
 
 
 def device_facts(device: str) -> str:
-    """Return one sentence on the device and what runs on it."""
+    """Return one sentence on the device and its software."""
     if device == "cpu":
-        return "The CPU in place of a GPU: the same formulas, which say nothing of how fast one is."
+        return "The CPU instead of a GPU: the same formulas, not a GPU's speed."
     about = torch.cuda.get_device_properties(device)
     return (
         f"{torch.cuda.device_count()} x {about.name}, {about.total_memory / 2**30:.0f} GiB; torch "
@@ -245,7 +245,7 @@ def main() -> None:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("No CUDA device here: nothing was measured. Run this on a machine with a GPU.")
         return
-    say = functools.partial(print, flush=True)  # a run that is stopped leaves what it measured
+    say = functools.partial(print, flush=True)  # so that a stopped run has printed its measurements
     say(device_facts(devices_of(options.device)[0]))
     say(f"{options.agents} agents, bfloat16, medians of {options.rounds} rounds\n")
     say(table(("what", "elements", "ms", "GB/s", "share of its floor"), []))
@@ -255,7 +255,7 @@ def main() -> None:
 
 
 def all_rows(options: argparse.Namespace) -> Iterator[list[object]]:
-    """Yield every row of the table as it is measured, what takes longest last."""
+    """Yield every row of the table as it is measured, the slowest last."""
     first = devices_of(options.device)[0]
     yield from link_rows(first, options.rounds)
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,13 +1,13 @@
-"""What `inspect`, `plan` and a part take for very large models: headers are real, data are holes.
+"""Time of `inspect`, `plan` and one part for very large models: real headers, sparse data.
 
     python benchmarks/headers.py [--dtype bfloat16|fp8] [TENSORS ...]
 
 Writes a base and two agents of the names and shapes of DeepSeek-V3 (without the layer that predicts
-a second token), cut or prolonged to about so many tensors: 45395 are the 671 B model itself in
-bfloat16. As fp8 each matrix has a scale, which counts as a tensor. A file takes the room of its
-header only.
-Processor seconds and peak memory are those of each command's own process. The part writes about a
-gigabyte. The sums are those that a merge of so many elements adds up for 3 agents, drawn at random.
+a second token), cut or extended to about this number of tensors: 45395 are the 671 B model itself
+in bfloat16. In fp8 each matrix has a scale, which counts as a tensor. A file takes only the space
+of its header. Processor seconds and peak memory are those of each command's own process. The part
+writes about a gigabyte. The sums are those of a merge of this many elements with 3 agents, from
+random numbers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def layer_matrices(layer: int) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def layer_rest(layer: int) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Return what a layer stores without scales: name, dtype, shape."""
+    """Return a layer's tensors without scales: name, dtype, shape."""
     at = f"model.layers.{layer}"
     sizes = {"self_attn.q_a_layernorm": 1536, "self_attn.kv_a_layernorm": 512}
     sizes |= {"input_layernorm": HIDDEN, "post_attention_layernorm": HIDDEN}
@@ -67,7 +67,7 @@ def layer_rest(layer: int) -> list[tuple[str, str, tuple[int, ...]]]:
 
 
 def specs(tensors: int, dtype: str) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Return about so many tensors: name, dtype, shape."""
+    """Return about this many tensors: name, dtype, shape."""
     ends = [("model.embed_tokens.weight", (VOCABULARY, HIDDEN)), ("model.norm.weight", (HIDDEN,))]
     ends.append(("lm_head.weight", (VOCABULARY, HIDDEN)))
     found: list[tuple[str, str, tuple[int, ...]]] = [(name, "BF16", shape) for name, shape in ends]
@@ -84,7 +84,7 @@ def specs(tensors: int, dtype: str) -> list[tuple[str, str, tuple[int, ...]]]:
 
 
 def write(folder: Path, tensors: int, dtype: str, head: int) -> int:
-    """Write a checkpoint whose data are holes, but for its head's first byte; return its bytes."""
+    """Write a sparse checkpoint with only its head's first byte as data; return its bytes."""
     folder.mkdir()
     shards: list[list[tuple[str, str, tuple[int, ...], int]]] = [[]]
     used = total = 0
@@ -107,7 +107,7 @@ def write(folder: Path, tensors: int, dtype: str, head: int) -> int:
         with open(folder / file, "wb") as out:
             out.write(len(text).to_bytes(8, "little") + text)
             out.truncate(8 + len(text) + end)
-            if "lm_head.weight" in header:  # DeepSeek's is not its embedding
+            if "lm_head.weight" in header:  # not tied to the embedding in DeepSeek
                 out.seek(8 + len(text) + header["lm_head.weight"]["data_offsets"][0])
                 out.write(bytes([head]))
     config: dict[str, object] = {"model_type": "deepseek_v3", "torch_dtype": "bfloat16"}
@@ -137,7 +137,7 @@ print(tally.total.sums.nbytes, [tally.retained(agent) for agent in range(3)])
 
 
 def measure(*arguments: str) -> str:
-    """Return processor seconds and peak memory of a command of its own, as a cell."""
+    """Return processor seconds and peak memory of a separate command, as a cell."""
     found = run_process([sys.executable, *arguments])
     return f"{found.cpu:.1f} s, {found.peak_bytes / 1e9:.2f} GB"
 
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def measured_cells(place: Path, elements: int) -> list[str]:
-    """Return what was measured of the models in a folder, which have so many elements."""
+    """Return the measurements for the models in a folder, with this many elements."""
     recipe, plan = place / "recipe.yaml", place / "plan"
     agents = {name: str(place / name) for name in ("coding", "tool")}
     asked = {"base": str(place / "base"), "agents": agents, "method": "task-arithmetic"}

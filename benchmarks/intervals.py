@@ -1,9 +1,9 @@
-"""How often intervals hold the truth and verdicts are wrong, in simulations; seeded.
+"""Coverage of intervals and error rates of verdicts, in seeded simulations.
 
-Questions have a common difficulty and each model its own luck, to the correlation that is given.
+Questions have a common difficulty and each model independent noise, with the given correlation.
 `gain`: the interval of the retained gain. `table`: ten merges that are exactly the margin below
 their specialists, in three skills. `agents`: six equal agents of which one is the specialist.
-`documents`: questions share documents, each of which has a difficulty of its own for each model.
+`documents`: questions share documents, each with its own difficulty for each model.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Cell(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """covered: share of intervals that hold the truth, of those shown; shown: of all experiments;
-    width: their mean."""
+    """covered: share of the shown intervals with the truth; shown: share of all experiments; width:
+    mean."""
 
     covered: float
     shown: float
@@ -53,7 +53,7 @@ class Coverage(NamedTuple):
 
 
 def grid() -> Iterator[Cell]:
-    """Yield the cells that are asked for; without a gain in both there is nothing to retain."""
+    """Yield the requested cells; without a gain in both there is nothing to retain."""
     axes = product((0, 0.02, 0.25, 0.6), (0.5, 0.9, 0.98, 1), (0, 0.02, 0.1), (60, 200), (0, 0.5))
     for base, specialist, loss, n, shared in axes:
         if specialist - loss > base:
@@ -61,7 +61,7 @@ def grid() -> Iterator[Cell]:
 
 
 def chances(scores: tuple[float, ...], shared: float) -> np.ndarray:
-    """Return the chance of each pattern of base, specialist and merge."""
+    """Return the probability of each pattern of base, specialist and merge."""
     bound = (ndtri(scores)[:, None] - np.sqrt(shared) * _NODES) / np.sqrt(1 - shared)
     right = ndtr(bound)
     found = [
@@ -73,7 +73,7 @@ def chances(scores: tuple[float, ...], shared: float) -> np.ndarray:
 
 
 def gain_coverage(cell: Cell, experiments: int, seed: int = 1) -> Coverage:
-    """Return how the interval of the retained gain does in one cell."""
+    """Return the coverage of the interval of the retained gain in one cell."""
     given = chances(cell[:3], cell.shared)
     base, best, after = scores_of(given)
     truth = (after - base) / (best - base)
@@ -82,7 +82,7 @@ def gain_coverage(cell: Cell, experiments: int, seed: int = 1) -> Coverage:
     gains = [retained_gain(counts) for counts in patterns]
     rows = [(g.low, g.high, t) for g, t in zip(gains, times, strict=True) if g.low is not None]
     low, high, weight = np.array(rows, dtype=float).T
-    # Where all are right the truth is an end, but for rounding.
+    # If all are right, the truth is an end of the interval, up to rounding.
     inside = (low - 1e-9 <= truth) & (truth <= high + 1e-9)
     shown = weight.sum()
     return Coverage(inside @ weight / shown, shown / experiments, (high - low) @ weight / shown)
@@ -121,7 +121,7 @@ def table_errors(
     """Return the share of tables with a wrong "survived" and "damaged".
 
     Ten merges are exactly the margin below the specialist in each skill: no verdict is right.
-    "survived_alone", "damaged_alone": the same where each p stands for itself.
+    "survived_alone", "damaged_alone": the same with uncorrected p.
     """
     rng = np.random.default_rng(seed)
     scores = {"base": best / 4, "expert": best} | {f"m{i}": best - MARGIN for i in range(10)}
@@ -130,17 +130,17 @@ def table_errors(
         report = report_of(_drawn(rng, scores, (skills, n), shared), skills)
         found = skill_verdicts(report, dict.fromkeys(report.items, "expert"), "base")
         alone = [verdict for verdict in found if verdict.p < SIGNIFICANCE]
-        said = {verdict.verdict for verdict in found}
+        outcomes = {verdict.verdict for verdict in found}
         above = {v.merge_score > v.specialist_score - MARGIN for v in alone}
-        wrong["survived"] += "survived" in said
-        wrong["damaged"] += "damaged" in said
+        wrong["survived"] += "survived" in outcomes
+        wrong["damaged"] += "damaged" in outcomes
         wrong["survived_alone"] += True in above
         wrong["damaged_alone"] += False in above
     return {key: count / tables for key, count in wrong.items()}
 
 
 def agent_errors(n: int, shared: float, tables: int, *, seed: int = 1) -> float:
-    """Return the share of wrong "damaged", of a merge that is the margin below six equal agents."""
+    """Return the share of wrong "damaged", for a merge the margin below six equal agents."""
     rng = np.random.default_rng(seed)
     agents = [f"agent {i}" for i in range(6)]
     scores = {"base": 0.2, **dict.fromkeys(agents, 0.8), "merge": 0.8 - MARGIN}
@@ -154,7 +154,7 @@ def agent_errors(n: int, shared: float, tables: int, *, seed: int = 1) -> float:
 
 
 def document_sizes(rng: np.random.Generator, documents: int, kind: str) -> np.ndarray:
-    """Return how many questions each document has: "5 each", "1 to 20" (mean 3), "one large"."""
+    """Return each document's number of questions: "5 each", "1 to 20" (mean 3), "one large"."""
     if kind == "1 to 20":
         return np.minimum(rng.geometric(0.3, documents), 20)
     sizes = np.full(documents, 5 if kind == "5 each" else 2)
@@ -165,7 +165,7 @@ def document_sizes(rng: np.random.Generator, documents: int, kind: str) -> np.nd
 def about_documents(
     rng: np.random.Generator, score: float, sizes: np.ndarray, alike: float, samples: int = 1
 ) -> tuple[Answer, ...]:
-    """Return a model's answers about documents; alike: correlation of those about one."""
+    """Return a model's answers about documents; alike: their correlation within one."""
     documents = np.repeat(np.arange(len(sizes)), sizes)
     own = np.sqrt(alike) * rng.standard_normal(len(sizes))[documents]
     luck = np.sqrt(1 - alike) * rng.standard_normal((samples, len(documents)))
@@ -186,22 +186,22 @@ def document_coverage(
     samples: int = 1,
     seed: int = 1,
 ) -> float:
-    """Return how often the interval of a score, of several samples of their mean, has the truth."""
+    """Return the coverage of a score's interval, and of that of several samples' mean."""
     rng = np.random.default_rng(seed)
-    held = 0
+    covered = 0
     for _ in range(experiments):
         sizes = document_sizes(rng, documents, kind)
         answers = about_documents(rng, score, sizes, alike, samples)
         found = sample_scores(answers) if samples > 1 else None
         low, high = (found or DomainScore.of(answers)).ci95
-        held += low <= score <= high
-    return held / experiments
+        covered += low <= score <= high
+    return covered / experiments
 
 
 def document_errors(
     best: float, documents: int, kind: str, alike: float, tables: int, *, seed: int = 1
 ) -> float:
-    """Return the share of wrong "survived" of one merge that is exactly the margin below."""
+    """Return the share of wrong "survived" for one merge exactly the margin below."""
     rng = np.random.default_rng(seed)
     scores = {"base": best / 4, "expert": best, "merge": best - MARGIN}
     wrong = 0
@@ -240,12 +240,12 @@ def main(wanted: str) -> None:
     if wanted in ("", "documents"):
         for documents, kind in product((10, 20, 50, 100), ("5 each", "1 to 20", "one large")):
             cells = list(product((0.5, 0.8, 0.95), (0.1, 0.5)))
-            held = [document_coverage(p, documents, kind, alike, 2000) for p, alike in cells]
+            shares = [document_coverage(p, documents, kind, alike, 2000) for p, alike in cells]
             four = [
                 document_coverage(p, documents, kind, alike, 2000, samples=4) for p, alike in cells
             ]
             wrong = [document_errors(p, documents, kind, a, 400) for p, a in cells if p > 0.5]
-            covered = f"covered at least {min(held):.3f}, median {np.median(held):.3f}"
+            covered = f"covered at least {min(shares):.3f}, median {np.median(shares):.3f}"
             sampled = (
                 f"the mean of 4 samples at least {min(four):.3f}, median {np.median(four):.3f}"
             )

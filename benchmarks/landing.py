@@ -1,9 +1,9 @@
-"""The landing page: what a first visit fetches, and when it sees something.
+"""The landing page: requests of a first visit, and its first paint.
 
-The app and an empty Gradio page run in processes of their own. A headless Chromium with an empty
-cache opens each in turn; what a page sends and loads is counted until it asks for nothing more,
-bytes as they come over the line. The first paint is the browser's own (first contentful paint).
-Where a pointer moves, Gradio's scripts and all panels come behind the landing page.
+The app and an empty Gradio page run in separate processes. A headless Chromium with an empty cache
+opens each in turn; requests and transferred bytes are counted until the page is idle. The first
+paint is the browser's first contentful paint. After a pointer move, Gradio's scripts and all panels
+load behind the landing page.
 
     python benchmarks/landing.py [--visits 5] [--query '?step=load'] [--browser PATH] [--list]
 """
@@ -32,10 +32,10 @@ with gr.Blocks(analytics_enabled=False) as app:
 app.launch(quiet=True, ssr_mode=False, footer_links=["gradio"])
 """
 QUIET_MS = 1500
-"""A page that asked for nothing for so long is there."""
+"""Milliseconds without a request after which a page is loaded."""
 
 STREAM = "/heartbeat/"
-"""Stays open: it was asked for, and carries nothing yet."""
+"""Streams that stay open without data."""
 
 READY = "#to-load[aria-current=step]"
 
@@ -53,9 +53,9 @@ class Opened(NamedTuple):
 
 
 def visit(browser: Any, url: str, ready: str = "") -> Opened:
-    """Open a page with an empty cache and return what it took.
+    """Open a page with an empty cache and return the measurements.
 
-    ready: what shows that the app is there; the pointer moves, and it is waited for.
+    ready: selector that shows that the app is loaded; the pointer moves, and it is awaited.
     """
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
@@ -117,7 +117,7 @@ def main() -> None:
             home = app + options.query
             pages = dict(zip(names, ((empty,), (home,), (home, READY)), strict=True))
             for page in pages.values():
-                visit(browser, *page)  # files of the server are in the disk's cache then
+                visit(browser, *page)  # warms the disk cache for the server's files
             for _ in range(options.visits):
                 for kind, page in pages.items():
                     found[kind].append(visit(browser, *page))

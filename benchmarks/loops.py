@@ -1,9 +1,9 @@
 """The CPU kernels against a plain copy of the same elements, in memory, at equal threads.
 
-Arrays are far larger than the caches, as checkpoints are; then the same once more on one block per
-thread that stays in its cache, as the engine's buffers do. Kernels take turns; a figure is the
-processor time of all threads per element and thread (so other programs on the machine disturb it
-little), as a median over rounds, and ratios are medians of those within a round.
+Arrays are far larger than the caches, as checkpoints are; then the same on one block per thread
+that stays in its cache, like the engine's buffers. Kernels alternate; a number is the processor
+time of all threads per element and thread (little affected by other programs), as a median over
+rounds, and ratios are medians of those within a round.
 
     python benchmarks/loops.py [--agents 3] [--threads 1 2] [--rounds 7] [--elements 16000000]
 """
@@ -32,14 +32,14 @@ Work = Callable[[slice], None]
 
 
 def arrays(elements: int, agents: int) -> list[np.ndarray]:
-    """Return bfloat16 bits of a base and agents, as ``zoo`` makes them."""
+    """Return bfloat16 bits of a base and agents, as in ``zoo``."""
     random = np.random.default_rng(0)
     chunks = [_chunk(random, CHUNK, agents, "weight") for _ in range(max(1, elements // CHUNK))]
     return [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
 
 
 def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
-    """Return by name what makes, for each thread, a function that works on a slice."""
+    """Return by name a factory that makes, for each thread, a function on a slice."""
     base, agents = models[0], models[1:]
     n = len(agents)
     out, pattern = np.empty_like(base), np.zeros(len(base), dtype=np.uint8)
@@ -96,9 +96,9 @@ def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
 def processor_seconds(
     make: Callable[[], Work], elements: int, threads: int, *, is_in_cache: bool = False
 ) -> float:
-    """Return the processor seconds of one pass over all elements by some threads.
+    """Return the processor seconds of one pass over all elements by several threads.
 
-    is_in_cache: every thread takes its first block again and again instead.
+    is_in_cache: every thread repeats its first block instead.
     """
     used = [0.0] * threads
     bounds = [elements * k // threads // BLOCK_ELEMENTS * BLOCK_ELEMENTS for k in range(threads)]

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Run:
-    """One whole process: wall and processor seconds, and the most memory it held."""
+    """One whole process: wall and processor seconds, and its peak memory."""
 
     wall: float
     cpu: float
@@ -55,11 +55,11 @@ def run_in_turns(
     again: Callable[[str, int], bool] = lambda name, number: True,
     may_fail: Callable[[str], bool] = lambda name: False,
 ) -> dict[str, list[Run]]:
-    """Run every command once a round, so that a drifting machine meets all of them alike.
+    """Run every command once per round, so that a drifting machine affects all of them equally.
 
     commands: from an output folder, which is removed after each run, to the command line;
     again: whether a command runs in a round, counted from 0;
-    may_fail: whether a command that fails is told about and then left out.
+    may_fail: whether a failing command is reported and then left out.
     """
     results: dict[str, list[Run]] = {name: [] for name in commands}
     failed: set[str] = set()
@@ -78,8 +78,8 @@ def run_in_turns(
                 failed.add(name)
                 continue
             last = results[name][-1]
-            told = f"round {number + 1}: {name}: {last.wall:.2f} s, cpu {last.cpu:.2f} s"
-            print(told, file=sys.stderr)
+            line = f"round {number + 1}: {name}: {last.wall:.2f} s, cpu {last.cpu:.2f} s"
+            print(line, file=sys.stderr)
     shutil.rmtree(out, ignore_errors=True)
     return results
 

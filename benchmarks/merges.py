@@ -1,10 +1,10 @@
 """Whole merges against the I/O floor, and against mergekit where one is given.
 
-Every figure is of a whole process, start-up included; tools take turns, and ratios are medians of
-the ratios within a round. The page cache holds the models where memory allows.
+Every number is for a whole process, including its start; tools alternate, and ratios are medians of
+the ratios within a round. The page cache contains the models where memory allows.
 
-Our merges keep no hashes of the sources (which the floor does not read a third time for either),
-but for the one that says so.
+Our merges record no hashes of the sources (for which the floor does not read them a third time
+either), except for the one that says so.
 
     python benchmarks/merges.py [--size 0.1b] [--rounds 3] [--mergekit PATH/bin/mergekit-yaml]
                                 [--mergekit-rounds 1] [--growth] [--folder FOLDER]
@@ -38,7 +38,7 @@ MERGEKIT = {
     "ties": ({"weight": 1.0, "density": 0.2}, {}),
     "dare_ties": ({"weight": 1.0, "density": 0.5}, {}),
 }
-"""mergekit's methods with their parameters per model and for the merge."""
+"""mergekit's methods with their parameters, per model and for the merge."""
 
 
 def sources(zoo: Path, agents: int) -> list[str]:
@@ -178,7 +178,7 @@ def growth(folder: Path, sizes: Sequence[str], most_agents: int, rounds: int, sc
 def _compare_one(options: argparse.Namespace, scratch: Path) -> str:
     size, agents = options.size, options.agents
     zoo = make_zoo(options.folder / f"{size}-{agents}", size, agents)
-    # Kernels are compiled once per machine; that is not what is measured here.
+    # Kernels are compiled once per machine, which is not measured here.
     run_process(merge_command(zoo, agents, "ram+")(scratch / "out"))
     mergekit = options.mergekit and os.path.abspath(options.mergekit)
     their_rounds = options.mergekit_rounds or options.rounds

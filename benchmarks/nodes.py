@@ -3,8 +3,8 @@
     python benchmarks/nodes.py                       print the table
     python benchmarks/nodes.py --read 5 --cores 128  for other machines
 
-A model, no measurement: what an element costs was measured on one machine (RESULTS.md), what
-storage gives is assumed and can be set. Each step takes as long as its slowest resource.
+A model, not a measurement: the time per element was measured on one machine (RESULTS.md), the rates
+of storage are assumed and can be set. Each step takes as long as its slowest resource.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ GB = 1e9
 HEADER = ("model", "nodes", "analyze", "merge", "finish", "in all", "node-hours", "bound by")
 
 COUNT_NS = 0.85
-"""One core, an element of 3 agents at a density of 10 %, counts alone (RESULTS.md, signs, ...)."""
+"""One core, an element of 3 agents at a density of 10 %, counts only (RESULTS.md, signs, ...)."""
 MERGE_NS = 1.54
 """One core, an element merged, counted and measured, from memory (RESULTS.md, plain loops)."""
 HASH_NS = 0.35
 """One core, a byte hashed: 0.7 s on two cores for 4 GB (RESULTS.md, hashing the sources)."""
 START_SECONDS = 1.5
-"""A command that does next to nothing: the tiny merge (RESULTS.md)."""
+"""A command with almost no work: the tiny merge (RESULTS.md)."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What nodes have; rates in GB/s.
+    """The nodes' resources; rates in GB/s.
 
     read, write: of one node; shared_read, shared_write: of the file system, for all nodes together.
     """
@@ -44,7 +44,7 @@ class Cluster:
 def steps(
     elements: float, nodes: int, cluster: Cluster, models: int = 4
 ) -> dict[str, tuple[float, str]]:
-    """Return seconds of each step, and what bounds it, for bfloat16 and a part a node."""
+    """Return seconds of each step, and its bottleneck, for bfloat16 and one part per node."""
     size = 2 * elements
     work = {
         "analyze": (models * size, 0.0, COUNT_NS * elements, nodes),
@@ -54,7 +54,7 @@ def steps(
             MERGE_NS * elements + HASH_NS * (models + 1) * size,
             nodes,
         ),
-        # One process reads all of the output again; BLAKE3 uses every core.
+        # One process reads the whole output again; BLAKE3 uses every core.
         "finish": (size, 0.0, HASH_NS * size, 1),
     }
     found = {}

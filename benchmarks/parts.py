@@ -1,8 +1,8 @@
-"""A merge in parts by some workers on this machine, beside the same merge by one process.
+"""A merge in parts by several workers on this machine, compared with the same merge by one process.
 
-Every figure is of whole commands, as a job array runs them: their start, and what is read again
-because they know nothing of one another, is the overhead that is asked for. The same bytes come
-out, which is checked. Both ways take turns.
+Every number is for whole commands, as in a job array: their starts, and repeated reads by
+independent commands, are the overhead of interest. Both outputs are checked to have the same bytes.
+Both ways alternate.
 
     python benchmarks/parts.py [--size 0.5b] [--workers 2] [--rounds 3] [--folder FOLDER]
 """
@@ -41,7 +41,7 @@ def together(commands: Sequence[Sequence[str]]) -> Run:
 
 
 def in_parts(recipe: Path, workers: int, shard: str, folder: Path) -> dict[str, Run]:
-    """Merge in as many parts as workers, of one thread each; return each step's figures."""
+    """Merge in one part per worker, of one thread each; return each step's measurements."""
     plan, whole = str(folder / "plan.json"), str(folder / "whole.analysis")
     numbers = [str(i) for i in range(1, workers + 1)]
     analyses = [str(folder / f"{i}.analysis") for i in numbers]
@@ -63,7 +63,7 @@ def in_parts(recipe: Path, workers: int, shard: str, folder: Path) -> dict[str, 
 
 
 def same_files(one: Path, other: Path) -> bool:
-    """Say whether two folders hold the same files."""
+    """Return whether two folders contain the same files."""
     names = {path.name for path in one.iterdir()}
     return names == {path.name for path in other.iterdir()} and all(
         (one / name).read_bytes() == (other / name).read_bytes() for name in names
@@ -84,9 +84,9 @@ def compare(zoo: Path, agents: int, workers: int, rounds: int, shard: str = "500
                 raise RuntimeError("the merge in parts differs from the one of one process")
             shutil.rmtree(folder / "one")
         wall, cpu = (sum(getattr(r, what) for r in steps.values()) for what in ("wall", "cpu"))
-        told = [f"{alone.wall:.2f}", f"{alone.cpu:.2f}", f"{wall:.2f}", f"{cpu:.2f}"]
+        cells = [f"{alone.wall:.2f}", f"{alone.cpu:.2f}", f"{wall:.2f}", f"{cpu:.2f}"]
         each = [f"{steps[step].wall:.2f}" for step in STEPS]
-        rows.append([number + 1, *told, f"{wall / alone.wall:.2f}", *each])
+        rows.append([number + 1, *cells, f"{wall / alone.wall:.2f}", *each])
         print(f"round {number + 1}: {alone.wall:.2f} s, {wall:.2f} s in parts", file=sys.stderr)
     several = f"{workers} workers"
     header = ("round", "one process s", "cpu s", f"{several} s", "cpu s", "wall / one", *STEPS)

@@ -1,9 +1,9 @@
 """Live preview: from a key press on the line of epsilon to the painted canvas, in a real browser.
 
-The app runs in a process of its own; a headless Chromium opens Tune and presses arrow keys on the
-line, 60 times a profile. A move is timed in the page, from the key event's own time stamp to the
+The app runs in a separate process; a headless Chromium opens Tune and presses arrow keys on the
+line, 60 times per profile. A move is timed in the page, from the key event's time stamp to the
 first task after the frame in which an agent's row shows the new epsilon. An empty page that only
-writes one number is measured beside it: no page can be faster on that machine.
+writes one number is measured too: no page can be faster on that machine.
 
     python benchmarks/preview.py [--moves 60] [--browser PATH]
 """
@@ -55,11 +55,11 @@ EMPTY_PAGE = """<input id="epsilon-line" type="range" max="60" value="30">
     requestAnimationFrame(() => { card.dataset.epsilon = card.textContent = event.target.value; });
   });
 </script>"""
-"""What any page takes here: one number changes in the next frame."""
+"""The lower limit of any page: one number changes in the next frame."""
 
 
 def large_profile(layers: int, agents: int) -> dict:
-    """Return the client profile of a made-up analysis, with made-up sums for what is kept."""
+    """Return the client profile of an artificial analysis, with artificial sums."""
     from ram_studio.algorithm.analysis import Analysis, TensorEntry
     from ram_studio.algorithm.epsilon_grid import BIN_COUNT, EPSILON_GRID
     from ram_studio.algorithm.overlap import OverlapCounts
@@ -68,7 +68,7 @@ def large_profile(layers: int, agents: int) -> dict:
     random = np.random.default_rng(0)
     names = [f"model.layers.{k}.mlp.up_proj.weight" for k in range(layers)]
     numel = np.full(len(names), 1 << 22)
-    # Each pattern's count falls along the grid; what is left changed in no agent.
+    # Each pattern's count falls along the grid; the rest changed in no agent.
     falling = np.exp(-np.linspace(0, 6, len(EPSILON_GRID)))[:, None]
     patterns = 2**agents - 1
     share = random.uniform(0, 1 / patterns, (len(names), 1, patterns))

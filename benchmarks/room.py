@@ -1,14 +1,14 @@
-"""A whole class in one room while others merge: does every vote arrive, and how soon is it seen?
+"""A class in one room while others merge: does every vote arrive, and how soon is it visible?
 
-The app runs as on a public Space, in a process of its own, on two processors and over loopback.
-Students come from one address, as a school's do, join, poll every two seconds (give or take a
-quarter) and vote in both rounds of every question; a teacher leads; two users merge without pause.
+The app runs as on a public Space, in a separate process, on two processors and over loopback.
+Students have one address, like a school's, join, poll every two seconds (plus or minus a quarter)
+and vote in both rounds of every question; a teacher leads; two users merge without pause.
 
     python benchmarks/room.py [--students 60] [--questions 7] [--merging 2]
 
-Printed are errors, votes that are missing at the end, how long a vote took, how long after the
-teacher's press a student had the reveal, the server's memory before and after, and what handlers
-compute in a room that is full.
+It prints errors, missing votes at the end, the time of a vote, the time from the teacher's click to
+a student's reveal, the server's memory before and after, and the handlers' computing time in a full
+room.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from ram_studio.app.room.rooms import MAX_STUDENTS, Room
 
 EVERY = 2.0
 STAYS = {"ask": 2.0, "first": 6.0, "talk": 2.0, "second": 6.0, "reveal": 5.0}
-"""Seconds that the teacher gives to each phase: a lesson many times as fast as a real one."""
+"""Seconds of each phase: a lesson many times faster than a real one."""
 _SETTLED = 20.0
 _CERTIFICATES = ssl.create_default_context()
-"""One for all: to make one takes longer than to join."""
+"""One for all students: creating one takes longer than joining."""
 
 
 def question(number: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def question(number: int) -> dict[str, Any]:
 
 
 class Lesson:
-    """One room on a server, and what its users measured."""
+    """One room on a server, and its users' measurements."""
 
     def __init__(self, url: str, log: Log) -> None:
         self.url, self.log = url, log
@@ -66,7 +66,7 @@ class Lesson:
         self.missing = 0
 
     async def ask(self, http: httpx.AsyncClient, name: str, path: str, **more: Any) -> Any:
-        """Return an answer, timed; another status than 200 and 304 is an error."""
+        """Return a timed response; another status than 200 and 304 is an error."""
         async with self.log.timed(name):
             verb = "POST" if "json" in more else "GET"
             answer = await http.request(verb, f"room/api{path}", **more)
@@ -79,7 +79,7 @@ class Lesson:
         return httpx.AsyncClient(base_url=self.url, timeout=60, verify=_CERTIFICATES)
 
     async def student(self, number: int) -> None:
-        """Be one student until the lesson is over."""
+        """Act as one student until the lesson is over."""
         draw = random.Random(number)
         await asyncio.sleep(draw.uniform(0, 3))
         async with self.client() as http:
@@ -109,25 +109,25 @@ class Lesson:
             self.log.seconds["see the reveal"].append(time.perf_counter() - self.revealed[place])
         elif phase in ("first", "second"):
             await asyncio.sleep(draw.uniform(0, 2.5))
-            said = {"place": place, "round": phase, "value": draw.randint(0, 100)}
-            await self.ask(http, "vote", f"/{self.code}/vote", json=said, headers=headers)
+            vote = {"place": place, "round": phase, "value": draw.randint(0, 100)}
+            await self.ask(http, "vote", f"/{self.code}/vote", json=vote, headers=headers)
 
     async def lead(self, questions: int, students: int) -> None:
-        """Be the teacher: open the room, let everybody in, lead through the questions, end."""
+        """Act as the teacher: open the room, admit all students, ask the questions, end."""
         async with self.client() as http:
             new = {"questions": [question(n) for n in range(questions)]}
-            told = (await self.ask(http, "open", "", json=new)).json()
-            self.code = told["code"]
-            headers = {"Room-Token": told["token"]}
+            opened = (await self.ask(http, "open", "", json=new)).json()
+            self.code = opened["code"]
+            headers = {"Room-Token": opened["token"]}
             at = f"/{self.code}/teacher"
             class_ = [asyncio.create_task(self.student(n)) for n in range(students)]
             await asyncio.sleep(6)
             state = (await self.ask(http, "watch", at, headers=headers)).json()
             while state["phase"] != "done":
-                said = {"action": "next", "place": state["place"], "phase": state["phase"]}
+                action = {"action": "next", "place": state["place"], "phase": state["phase"]}
                 if state["phase"] == "second":
                     self.revealed[state["place"]] = time.perf_counter()
-                state = (await self.ask(http, "lead", at, json=said, headers=headers)).json()
+                state = (await self.ask(http, "lead", at, json=action, headers=headers)).json()
                 until = time.monotonic() + STAYS.get(state["phase"], 3.0)
                 while time.monotonic() < until:
                     await self.ask(http, "watch", at, headers=headers)
@@ -143,7 +143,7 @@ class Lesson:
 
 
 async def merging(url: str, number: int, log: Log, is_over: asyncio.Event) -> None:
-    """Be a user who merges without pause."""
+    """Act as a user who merges without pause."""
     async with HttpUser(url, f"127.0.0.{number + 2}") as user:
         with contextlib.suppress(RefusedError, httpx.HTTPError):
             await user.open()
@@ -158,7 +158,7 @@ async def merging(url: str, number: int, log: Log, is_over: asyncio.Event) -> No
 
 
 def longest_work() -> list[tuple[str, str]]:
-    """Return what the heaviest handlers compute in a room that is as full as it can be."""
+    """Return the computing time of the heaviest handlers in a full room."""
     new = {"questions": [question(n) for n in range(MAX_QUESTIONS)]}
     made = NewRoom.read(new)
     room = Room("BCDF", "token", list(made.questions), 0.0, phase="reveal")
@@ -166,13 +166,13 @@ def longest_work() -> list[tuple[str, str]]:
         room.last_seen[str(number)] = 0.0
         for votes in room.votes:
             votes.first[str(number)] = votes.second[str(number)] = float(number % 101)
-    told = report.results(room)
+    results = report.results(room)
     work: dict[str, Callable[[], Any]] = {
         "opening (24 questions)": lambda: NewRoom.read(new),
         "a student's poll": lambda: orjson.dumps(views.student_view(room, "1")),
         "the teacher's poll": lambda: orjson.dumps(views.teacher_view(room, 0.0)),
         "report": lambda: report.results(room),
-        "CSV": lambda: report.csv_text(told),
+        "CSV": lambda: report.csv_text(results),
     }
     rows = []
     for name, act in work.items():
@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--merging", type=int, default=2)
     flags = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="ram-room-") as name, server(Path(name)) as (url, pid):
-        # Whoever merges first loads and compiles; then the server is warm.
+        # The first merge loads and compiles; then the server is warm.
         asyncio.run(run(url, 2, 1, flags.merging))
         time.sleep(_SETTLED)
         before = memory_bytes(pid, "VmRSS")

@@ -1,15 +1,15 @@
-"""Many users on one server: does everybody get through, and how long does each wait?
+"""Many users on one server: are all requests served, and how long do users wait?
 
-The app runs as on a public Space, in a process of its own, on two processors and over loopback
-only. Users come within the first seconds, each from an address of its own, and do what a course
-does: open the page, take the example, tune (in the browser: no request), open the details, merge,
-check the merge against the base and an agent, read History; again until the time is over.
+The app runs as on a public Space, in a separate process, on two processors and over loopback only.
+Users arrive within the first seconds, each from its own address, and act like a course: open the
+page, load the example, tune (in the browser: no request), open the details, merge, check the merge
+against the base and an agent, read History; repeated until the time is over.
 
     python benchmarks/space.py [--users 30] [--seconds 180] [--sessions 200]
 
-Printed are errors, server calls while tuning, how long light requests and heavy jobs took (waiting
-included) with the machine's load average, the server's most memory, what it holds after many
-sessions were opened and closed, and the disk before, with everybody there, and after all left.
+It prints errors, server calls while tuning, the times of light requests and heavy jobs (including
+waits) with the machine's load average, the server's peak memory, its memory after many sessions
+were opened and closed, and disk usage before, with all users, and after all left.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ launch(dataclasses.replace(settings, gone_seconds=float(sys.argv[1])), quiet=Tru
 
 @dataclass
 class Log:
-    """What the users measured: seconds by request, errors as they were said."""
+    """The users' measurements: seconds by request, and error messages."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     errors: list[str] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
     async def timed(self, name: str) -> AsyncIterator[None]:
-        """Time a request; an error is noted and ends the user's round."""
+        """Time a request; an error is recorded and ends the user's round."""
         start = time.perf_counter()
         try:
             yield
@@ -71,7 +71,7 @@ class Log:
         self.seconds[name].append(time.perf_counter() - start)
 
     def p95(self, names: tuple[str, ...]) -> float:
-        """Return the 95th percentile over some requests."""
+        """Return the 95th percentile over these requests."""
         every = [seconds for name in names for seconds in self.seconds[name]]
         return statistics.quantiles(every, n=20)[-1] if len(every) > 1 else float("nan")
 
@@ -100,7 +100,7 @@ def server(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 async def visit(url: str, number: int, end: float, log: Log) -> None:
-    """Be one user until the time is over."""
+    """Act as one user until the time is over."""
     think = random.Random(number)
     await asyncio.sleep(think.uniform(0, 8))
     async with HttpUser(url, f"127.0.0.{number % 250 + 2}") as user:
@@ -130,7 +130,7 @@ async def _round(user: HttpUser, think: random.Random, end: float, log: Log) -> 
     if not await pause(2, 8):
         return
     async with log.timed("merge"):
-        # A class tries the same few settings.
+        # A class tries few settings, mostly the same.
         r = think.choice([0.0, 0.1, 0.2, 0.3])
         merged = await user.call("merge", method="ram+", settings={"r": r})
     if not await pause(3, 10):
@@ -145,7 +145,7 @@ async def _round(user: HttpUser, think: random.Random, end: float, log: Log) -> 
 
 
 def calls_while_tuning(url: str) -> int:
-    """Return how many of the page's events call the server when a slider of Tune moves."""
+    """Return the number of the page's events that call the server when a slider of Tune moves."""
 
     async def count() -> int:
         async with HttpUser(url) as user:
@@ -156,7 +156,7 @@ def calls_while_tuning(url: str) -> int:
 
 
 def open_and_close(url: str, sessions: int) -> None:
-    """Open that many pages with a set, ten at a time, and close them."""
+    """Open this many pages with a set, ten in parallel, and close them."""
 
     async def one(number: int, turns: asyncio.Semaphore) -> None:
         async with turns, HttpUser(url, f"127.0.0.{number % 250 + 2}") as user:
@@ -171,7 +171,7 @@ def open_and_close(url: str, sessions: int) -> None:
 
 
 def memory_bytes(pid: int, field: str) -> int:
-    """Return the memory that a process holds (VmRSS) or held at most (VmHWM), 0 if unknown."""
+    """Return a process's current (VmRSS) or peak memory (VmHWM), 0 if unknown."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(field):
@@ -182,7 +182,7 @@ def memory_bytes(pid: int, field: str) -> int:
 def folder_bytes(folder: Path) -> int:
     """Return the bytes of the files below a folder, without the log."""
     total = 0
-    # os.walk passes over folders that the server deletes meanwhile.
+    # os.walk skips folders that the server deletes meanwhile.
     for parent, _, names in os.walk(folder):
         for name in set(names) - {"app.log"}:
             with contextlib.suppress(FileNotFoundError):
@@ -191,7 +191,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def run(users: int, seconds: float, sessions: int) -> dict[str, float]:
-    """Open and close the sessions, then let all users in; return the figures."""
+    """Open and close the sessions, then run all users; return the measurements."""
     with tempfile.TemporaryDirectory(prefix="ram-space-") as name:
         folder = Path(name)
         with server(folder) as (url, pid):
@@ -207,7 +207,7 @@ def run(users: int, seconds: float, sessions: int) -> dict[str, float]:
             async def everybody() -> int:
                 end = time.monotonic() + seconds
                 await asyncio.gather(*(visit(url, n, end, log) for n in range(users)))
-                return folder_bytes(folder)  # of users who have just left
+                return folder_bytes(folder)  # after all users left
 
             during = asyncio.run(everybody())
             loads = load, *os.getloadavg()[:2]

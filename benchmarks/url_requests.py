@@ -1,6 +1,7 @@
-"""How many requests a merge in parts takes from sources at a URL, and how many go at a time.
+"""Numbers of requests, total and concurrent, of a merge in parts with sources at a URL.
 
-The store is fsspec's memory with 10 ms added to each request; a source has a shard for each part.
+The store is fsspec's memory file system with 10 ms added to each request; a source has one shard
+per part.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SOURCES = ("base", "a", "b")
 
 
 def write(folder: Path, shards: int, moved: float) -> None:
-    """Write a model of a tensor in each shard."""
+    """Write a model with one tensor per shard."""
     folder.mkdir()
     weight_map = {}
     for i in range(shards):
@@ -41,7 +42,7 @@ def write(folder: Path, shards: int, moved: float) -> None:
 
 
 class Counted:
-    """Requests for bytes of a file system, each slower by SECONDS."""
+    """A file system's requests for bytes, each delayed by SECONDS."""
 
     def __init__(self, system: fsspec.AbstractFileSystem) -> None:
         self._lock, self._cat, self._now = threading.Lock(), system.cat_file, 0
@@ -59,7 +60,7 @@ class Counted:
         return found
 
     def row(self, step: str, began: float) -> tuple[str, ...]:
-        """Return what came since the last row, as one of the table."""
+        """Return the counts since the last row, as a row of the table."""
         found = (step, f"{self.total:,}", str(self.most), f"{time.monotonic() - began:.1f} s")
         self.total = self.most = 0
         return found
@@ -78,10 +79,10 @@ def main() -> None:
         memory.put(str(place), "/models", recursive=True)
         counted, began = Counted(memory), time.monotonic()
         urls = {name: f"memory://models/{name}" for name in SOURCES}
-        told = {"method": "task-arithmetic", "other_base": "accept", "base": urls.pop("base")}
+        recipe = {"method": "task-arithmetic", "other_base": "accept", "base": urls.pop("base")}
         size = 64 * 64 * 4 + 200
         save_plan(
-            make_plan(make_recipe(told | {"agents": urls}), parts, max_shard_bytes=size),
+            make_plan(make_recipe(recipe | {"agents": urls}), parts, max_shard_bytes=size),
             place / "p",
         )
         rows = [counted.row("plan", began)]

@@ -4,8 +4,8 @@ Checkpoints in the layout of Qwen2 models: bfloat16 safetensors shards with an i
 and a toy tokenizer. Each agent changes its share of the base's elements by 1, 2 or 4 units in the
 last place, as reinforcement learning does; the shares of the first three agents are those of the
 paper's coding, tool and memory agents, and half of every agent's choices are shared with the
-others. The same arguments give the same bytes. Large tensors repeat: they are made of 32 million
-different elements, so that a zoo is made about as fast as it is written.
+others. The same arguments give the same bytes. Large tensors repeat 32 million different elements,
+so that making a zoo takes about as long as writing it.
 
     python benchmarks/zoo.py FOLDER [--size 0.1b] [--agents 3] [--seed 0]
 """
@@ -74,12 +74,12 @@ def agent_names(agents: int) -> list[str]:
 
 
 def elements(size: str) -> int:
-    """Return how many elements a model of this size has."""
+    """Return the number of elements of a model of this size."""
     return sum(math.prod(shape) for _, shape in SIZES[size].tensors())
 
 
 def make_zoo(folder: Path, size: str, agents: int, seed: int = 0) -> Path:
-    """Write a base and agents into ``folder`` unless they are there already; return it."""
+    """Write a base and agents into ``folder`` unless they exist; return it."""
     wanted = {"size": size, "agents": agents, "seed": seed}
     record = folder / COMPLETE
     if record.is_file() and json.loads(record.read_text()) == wanted:
@@ -90,7 +90,7 @@ def make_zoo(folder: Path, size: str, agents: int, seed: int = 0) -> Path:
     if free < needed + SPARE_BYTES:
         raise SystemExit(
             f"{folder}: a zoo of {size} and {agents} agents takes {needed / 1e9:.1f} GB; "
-            f"{free / 1e9:.1f} GB are free, and {SPARE_BYTES / 1e9:.0f} GB must stay so."
+            f"{free / 1e9:.1f} GB are free, and {SPARE_BYTES / 1e9:.0f} GB must stay free."
         )
     shards = _shards(SIZES[size])
     for name in ("base", *agent_names(agents)):
@@ -150,7 +150,7 @@ def _write_shard(
 
 
 class _Pool:
-    """The contents of tensors; large ones are pieced together from a few chunks."""
+    """The contents of tensors; large ones are composed of a few chunks."""
 
     def __init__(self, agents: int, seed: int) -> None:
         self.agents = agents
@@ -183,7 +183,7 @@ def _chunk(random: np.random.Generator, n: int, agents: int, name: str) -> list[
         draw = random.integers(0, 1 << 16, n, dtype=np.uint16)
         own = random.random(n, dtype=np.float32)
         chosen = np.where(draw & 1, common, own) < np.float32(DENSITIES[t % len(DENSITIES)])
-        # 1 unit in three cases of four, else 2 or 4; up or down.
+        # 1 unit with probability 3/4, else 2 or 4; up or down.
         step = np.where(draw & 6, 1, np.where(draw & 8, 2, 4)).astype(np.int32)
         step = np.where(draw & 16, step, -step)
         sign, size = base & np.uint16(0x8000), (base & np.uint16(0x7FFF)).astype(np.int32)

@@ -41,7 +41,7 @@ WORDS = {
     r"grey|spelt|distil": "US spelling",
     r"a (agent|analysis|answer|element|epsilon|error|index|option|own|update)": "an ...",
 }
-"""Banned words and what stands for them, everywhere."""
+"""Banned words and their replacements, everywhere."""
 
 SCREEN = {
     r"(?<!there )(is|are|was|were) no ($|(?!longer|more|less|such)\w+)": "is not a ...",
@@ -54,7 +54,7 @@ SCREEN = {
     r"nobody changed|any ?more": "no agent changed, no longer",
     r"stands? beside": "is shown beside",
 }
-"""Banned in what users read besides: messages, help, templates, the page's texts, and pages."""
+"""Also banned in texts for users: messages, help, templates, the page's texts, and pages."""
 
 NAMES = {
     r"tell|told|say|said": "what is reported, as `message`, `report_progress`",
@@ -65,7 +65,7 @@ NAMES = {
 
 _FOLDERS = ("ram_studio", "assets", "training", "scripts", "benchmarks", "examples", "docs")
 _PAGES = ("README.md", "CONTRIBUTING.md")
-# Questions have words of their own.
+# Questions to models are not checked.
 _QUESTIONS = "ram_studio/evals/suites/"
 
 
@@ -86,7 +86,7 @@ def problems_in(path: str, text: str) -> list[str]:
 
 
 def _own_names(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of what a file of the package defines."""
+    """Yield (line, name) of the names that a file of the package defines."""
     if not path.startswith("ram_studio/") or not path.endswith(".py"):
         return
     for node in ast.walk(ast.parse(text)):
@@ -102,7 +102,7 @@ def _snake(name: str) -> str:
 
 
 def _parts(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield (line, text, whether users read it) of what a file says in words."""
+    """Yield (line, text, whether users read it) of a file's texts."""
     is_ours = path.startswith("ram_studio/")
     if path.endswith(".py"):
         tree = ast.parse(text)
@@ -127,7 +127,7 @@ def _parts(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def main(files: Iterable[str]) -> int:
-    """Print what is found in these files, by default in all tracked ones; return the exit code."""
+    """Print the problems in these files, by default in all tracked ones; return the exit code."""
     listed = ["git", "ls-files", *_FOLDERS, *_PAGES]
     tracked = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\n")
     problems = [

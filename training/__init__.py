@@ -1,1 +1,1 @@
-"""How the agents that are measured here were trained; no part of the package."""
+"""Training of the measured agents; not part of the package."""

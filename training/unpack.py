@@ -1,4 +1,4 @@
-"""Make a model's folder once, from the GGUF in which a package holds its weights."""
+"""Make a model's folder once, from a package's GGUF."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def build(name: str, folder: Path, make: Callable[[Path], None]) -> Path:
-    """Return folder/name, made first unless it is there. It appears complete or not at all."""
+    """Return folder/name, made first if missing, atomically."""
     made = folder / name
     if made.is_dir():
         return made
@@ -46,7 +46,7 @@ def unpack_gguf(gguf: Path, out: Path, card: str, *, tied: bool = False) -> None
     kind, config = type(unpacked), unpacked.config
     weights = {name: value.bfloat16() for name, value in unpacked.state_dict().items()}
     del unpacked
-    # A config that says "quantized" would keep the plain numbers from being saved.
+    # With a config that says "quantized" the plain numbers would not be saved.
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     if tied:

@@ -137,7 +137,7 @@ const VIEWS = {
   },
   done: () => {
     put(main(), "h1", { tabindex: "-1" }, "The lesson is over");
-    put(main(), "p", {}, "Nothing of it was stored. You can go on alone:");
+    put(main(), "p", {}, "Nothing was stored. You can continue alone:");
     put(put(main(), "p"), "a", { class: "rm-main", href: "./?lesson=1" }, "Open the lesson");
     speak("The lesson is over.");
   },

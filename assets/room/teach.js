@@ -252,7 +252,7 @@ const end = ({ report: answer, csv }) => {
   main().replaceChildren();
   main().dataset.phase = "ended";
   put(main(), "h1", { tabindex: "-1" }, "The room has ended");
-  put(main(), "p", { class: "rm-screen-only" }, "Nothing of it is left on the server. Keep the report now: this page forgets it when you leave.");
+  put(main(), "p", { class: "rm-screen-only" }, "Nothing is left on the server. Keep the report now: this page forgets it when you leave.");
   drawReport(main(), answer, csv);
   focusOn("h1");
 };

@@ -10,8 +10,8 @@ from typing import Any
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.conversations import Conversations
 from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
+from ram_studio.evals.chunks import ChunkReader
 from ram_studio.evals.paraphrases import SUITES, reword_question
-from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import (
     CLUSTER,
     NO_ANSWER,
@@ -90,7 +90,7 @@ class SuiteRun:
         on_progress: Progress | None = None,
         should_stop: ShouldStop | None = None,
     ) -> list[tuple[Question, Answer]]:
-        """Return every question with its answer, in order; asks only what is not stored.
+        """Return every question with its answer, in order; stored answers are reused.
 
         on_progress: called with (model, domain, done, total) for each domain, stored answers
         counted, and again after each batch. should_stop: polled before each batch and token.
@@ -129,7 +129,7 @@ class SuiteRun:
             ) from None
         except EvaluationError as error:
             stored = self._stored_text(len(got), questions)
-            raise type(error)(f'Model "{self.name}": {error} So far {stored}') from error
+            raise type(error)(f'Model "{self.name}": {error} {stored}') from error
         return [(q, got[q.id]) for q in questions]
 
     def take(
@@ -160,8 +160,8 @@ class SuiteRun:
 
     @property
     def _key(self) -> RunKey:
-        pieces = self.settings.pieces_of(self.suite)
-        identity = {**self.engine.identity, **(pieces.key if pieces else {})}
+        sizes = self.settings.chunk_sizes_of(self.suite)
+        identity = {**self.engine.identity, **(sizes.key if sizes else {})}
         identity |= {"wording": self.wording} if self.wording else {}
         usual = EvalSettings().wording
         identity |= {k: v for k, v in self.settings.wording.items() if v != usual[k]}
@@ -204,8 +204,8 @@ class SuiteRun:
 
 def reader_of(engine: Engine, suite: Suite, settings: EvalSettings) -> Engine | Conversations:
     """Return the engine for a suite's questions: as it is, or wrapped to lead conversations."""
-    if pieces := settings.pieces_of(suite):
-        return PieceReader(engine, pieces)
+    if sizes := settings.chunk_sizes_of(suite):
+        return ChunkReader(engine, sizes)
     if (converse := suite.converse) is None:
         return engine
     return Conversations(engine, lambda question: converse(question, settings.code))

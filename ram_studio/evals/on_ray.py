@@ -58,7 +58,7 @@ def evaluate_on_ray(
     """
     asked = EvalSettings.of(settings, **fields)
     asked.check_models(models)
-    is_plain = asked.engine == "transformers" and asked.pieces is None and asked.until is None
+    is_plain = asked.engine == "transformers" and asked.chunk_sizes is None and asked.until is None
     if not is_plain or HEALTH in asked.suites or asked.paraphrases > 1:
         raise EvaluationError(
             "On Ray, models use the engine 'transformers', read texts whole and answer one wording "

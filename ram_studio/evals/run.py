@@ -54,7 +54,7 @@ def evaluate(
             has its own chat, device and batches); rows are in this order.
         settings: all of them, or suites by name, as a sequence or one text with commas.
         store: where answers are stored; None stores none.
-        rerun: forget stored answers to these questions and ask anew.
+        rerun: delete stored answers to these questions and ask again.
         on_progress: called with (model, domain, done, total); the first call for a model and domain
             gives the number of stored answers.
         on_tokens: called while a local model answers, with each step of `decode_steps`.

@@ -27,7 +27,7 @@ from ram_studio.evals.prompts import (
 
 if TYPE_CHECKING:
     from ram_studio.evals.answering.engine import Decoding, Engine
-    from ram_studio.evals.pieces import Pieces
+    from ram_studio.evals.chunks import ChunkSizes
     from ram_studio.evals.question import Question
     from ram_studio.evals.suites import Suite, SuiteSettings
     from ram_studio.evals.until import Until
@@ -260,7 +260,7 @@ class EvalSettings(BaseModel):
                 "Several greedy samples of a question are all the same. Give a temperature "
                 "above 0, such as the paper's 1.0 with top-p 0.95."
             )
-        if self.pieces is not None and not any(is_a(name, "has_texts") for name in names):
+        if self.chunk_sizes is not None and not any(is_a(name, "has_texts") for name in names):
             known = [name for name in ALL_SUITES if is_a(name, "has_texts")]
             raise EvalSettingsError(
                 f"None of these suites has long texts to read in chunks: {', '.join(names)}. Ask "
@@ -359,21 +359,21 @@ class EvalSettings(BaseModel):
         return Until(self.ci_width / 100, self.limit or MOST)
 
     @property
-    def pieces(self) -> Pieces | None:
+    def chunk_sizes(self) -> ChunkSizes | None:
         """The sizes for reading long texts in chunks; None to read them whole."""
-        from ram_studio.evals.pieces import MODE, Pieces
+        from ram_studio.evals.chunks import MODE, ChunkSizes
 
         if self.mode != MODE:
             return None
         own = self.templates.get(CHUNKS, {})
-        return Pieces(self.chunk_tokens, self.memory_tokens, **own)
+        return ChunkSizes(self.chunk_tokens, self.memory_tokens, **own)
 
-    def pieces_of(self, suite: Suite) -> Pieces | None:
+    def chunk_sizes_of(self, suite: Suite) -> ChunkSizes | None:
         """Return the sizes for reading a suite's texts in chunks; None to read them whole."""
-        if self.pieces is None or not suite.has_texts:
+        if self.chunk_sizes is None or not suite.has_texts:
             return None
         most = suite.tokens_of(self.max_tokens)
-        return self.pieces if most is None else replace(self.pieces, answer_tokens=most)
+        return self.chunk_sizes if most is None else replace(self.chunk_sizes, answer_tokens=most)
 
     @property
     def question_suites(self) -> tuple[Suite, ...]:
@@ -443,8 +443,8 @@ class EvalSettings(BaseModel):
         """
         engine.decoding = self.decodings[0]
         found = {name: value for name, value in engine.identity.items() if name != "fingerprint"}
-        for pieces in filter(None, map(self.pieces_of, self.question_suites)):
-            found |= pieces.key
+        for sizes in filter(None, map(self.chunk_sizes_of, self.question_suites)):
+            found |= sizes.key
         several = {"samples": self.samples, "paraphrases": self.paraphrases}
         found |= {name: count for name, count in several.items() if count > 1}
         return found | self.wording

@@ -21,7 +21,7 @@ from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune import own_test
 from ram_studio.errors import RamStudioError, SettingsError
-from ram_studio.evals.pieces import Pieces
+from ram_studio.evals.chunks import ChunkSizes
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, offer_suite
 from ram_studio.evals.suites.published import math500
@@ -197,7 +197,7 @@ def test_experiments_are_asked_by_the_same_form_as_a_check(
         assert asked.read({asked.choice.box: ["math"]}, 30).limit == 30
         texts = {asked.choice.box: ["memory"], asked.choice.lengths: [1000]}
         texts[boxes["mode"]] = "memagent"
-        assert asked.read(texts, 30).pieces == Pieces()
+        assert asked.read(texts, 30).chunk_sizes == ChunkSizes()
         with pytest.raises(SettingsError, match="No suite is chosen"):
             asked.read({}, 30)
         # A context too short for a suite grays it here too, before anything is started.

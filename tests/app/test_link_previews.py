@@ -122,7 +122,7 @@ def test_pictures_are_kept_and_few_are_drawn_a_minute(clock: Any) -> None:
         ({"epsilon": "small"}, "gives epsilon as 'small', which is not a number"),
         ({"epsilon": "1e999"}, "gives epsilon as '1e999', which is not from 0 to 1. The nearest"),
         ({"r": "-1"}, "gives r as '-1', which is not from 0 to 1. The nearest value is used."),
-        ({"weights": "coding=1e308"}, "gives weights as 'coding=1e308'. Anything but an"),
+        ({"weights": "coding=1e308"}, "gives weights as 'coding=1e308'. Only numbers from"),
         ({"weights": "coding"}, "gives weights as 'coding'."),
         ({"pin": "frob~r=0.1"}, "asks for the method of A 'frob', which does not exist"),
         ({"pin": "ram+~r=9"}, "gives A's r as '9', which is not from 0 to 1. The nearest value"),

@@ -7,7 +7,7 @@ import yaml
 from chat_model import make_chat_model
 
 from ram_studio.errors import EvaluationError, RamStudioError
-from ram_studio.evals.pieces import Pieces
+from ram_studio.evals.chunks import ChunkSizes
 from ram_studio.evals.publish.scores import stored_scores
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
@@ -51,8 +51,10 @@ def test_a_file_words_suites_as_their_papers_do(data):
     assert texts[0] == "Q: How many?\nA:"
     # Braces that name nothing stay, and names of papers are ours.
     assert texts[1].endswith("Ada.\n\nTell Who? in \\boxed{}.")
-    assert settings.pieces == Pieces(read=PAPERS["memagent"]["read"], answer="{prompt} [{memory}]")
-    assert settings.pieces.key == Pieces().key
+    assert settings.chunk_sizes == ChunkSizes(
+        read=PAPERS["memagent"]["read"], answer="{prompt} [{memory}]"
+    )
+    assert settings.chunk_sizes.key == ChunkSizes().key
     name = settings.wording["prompts"]
     assert name.startswith("papers.yaml ")
     (data / "papers.yaml").write_text(yaml.safe_dump({**PAPERS, "gsm8k": "{question}"}))
@@ -65,7 +67,9 @@ def test_worked_examples_come_from_a_fixed_split(data):
         "Question: What is 1?\nAnswer: It is. #### 1\n\n"
         "Question: What is 2?\nAnswer: It is. #### 2\n\nQuestion: How many?\nAnswer:"
     )
-    with pytest.raises(EvaluationError, match=r"5 worked examples, 6 were asked .* gsm8k-shots"):
+    with pytest.raises(
+        EvaluationError, match=r"5 worked examples, 6 were requested\. .* gsm8k-shots"
+    ):
         asked(data, "gsm8k", shots=6)
     # Of generated suites they are none of the questions, and the same whatever the seed.
     shown = set()

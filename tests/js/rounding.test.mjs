@@ -30,7 +30,7 @@ test("nothing is lost where nothing is rescaled or known", () => {
 test("one sentence says who loses lambda, or that nobody does", () => {
   const said = (own, ...lambdas) => roundingSentence(own, 0, lambdas.map((lambda) => ({ lambda })));
   assert.match(said(profile, 1.2, 1.2), /^Rounding to nearest in bfloat16 takes .*: small 1\.000 instead of 1\.200\./);
-  assert.match(said(profile, 1, 1.2), /^Stored in bfloat16 to nearest, every agent is expected to keep/);
+  assert.match(said(profile, 1, 1.2), /^Stored in bfloat16 to nearest, every agent is expected to retain/);
   assert.match(said(profile, 1, 1), /^Nothing is rescaled/);
   assert.match(said(profile, 1.0004, 1), /: small 1\.0000 instead of 1\.0004\./); // three digits are the same
   // Without unique weights lambda is 1.2 and scales nothing.

@@ -1,17 +1,17 @@
-"""GRPO on all weights of a language model, with nothing but a judge's verdicts as rewards.
+"""GRPO on all weights of a language model, with only a judge's verdicts as rewards.
 
 A step: sample a group of answers to each of a few prompts; the reward is 1 for a right answer, less
-for one that is right in part (`tasks.reward`). The policy is softmax(logits / temperature), in
-sampling and in the loss. Advantage: (reward - group mean) / (group standard deviation + 1e-4). Loss
-per token: -min(r A, clip(r) A) + kl * KL, averaged over all sampled tokens, r the ratio of the new
-probability to the one at the first look, KL (the estimator e^d - d - 1) to the base.
+for a partly right one (`tasks.reward`). The policy is softmax(logits / temperature), in sampling
+and in the loss. Advantage: (reward - group mean) / (group standard deviation + 1e-4). Loss per
+token: -min(r A, clip(r) A) + kl * KL, averaged over all sampled tokens, r the ratio of the new
+probability to the one at sampling, KL (the estimator e^d - d - 1) to the base.
 
-The weights that answer are bfloat16 numbers. Adam steps on a float32 copy, the masters, with
-float32 moments, and the weights are the masters rounded to nearest: an element counts as changed
-only when it left its bfloat16 cell. A prompt and its answers are one row, each answer blind to the
-others, so that a prompt is read once; so is what prompts share that follow each other.
+Sampling uses bfloat16 weights. Adam updates a float32 copy, the masters, with float32 moments, and
+the weights are the masters rounded to nearest: an element counts as changed only when its bfloat16
+value changed. A prompt and its answers are one row, where answers do not attend to each other, so
+that a prompt is computed once; so is a common prefix of adjacent prompts.
 
-SFT on the same questions, to compare with, is the same loss with the written solution as the only
+SFT on the same questions, for comparison, is the same loss with the written solution as the only
 answer and an advantage of 1: the mean negative log probability of its tokens.
 """
 
@@ -45,14 +45,15 @@ _CLIP_NORM = 1.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train one agent.
+    """The settings of one agent's training.
 
     updates: optimizer steps on the same answers; from the second on the ratio is clipped.
-    temperature: of the policy; at 1 a small model answers far worse than greedily.
+    temperature: of the policy; at 1 a small model is far worse than with greedy decoding.
     kl: weight of the KL to the base. warmup: the first steps are shorter. Training ends after
-    max_steps, or when stop_at of the validation questions were right at a check (every check_every
-    steps). threads: of a CPU, that compute answers; another number draws others. sft: learn the
-    written solutions, by log probabilities at the temperature, instead of sampled answers.
+    max_steps, or when a share stop_at of the validation questions is right at a check (every
+    check_every steps). threads: CPU threads that compute answers; their number changes the samples.
+    sft: learn the written solutions, by log probabilities at the temperature, instead of sampled
+    answers.
     """
 
     skill: str
@@ -75,7 +76,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Group:
-    """A prompt's answers as token ids, and how much better than their mean each is."""
+    """A prompt's answers as token ids, and their advantages."""
 
     prompt: list[int]
     answers: list[list[int]]
@@ -83,11 +84,10 @@ class Group:
 
 
 class Trainer:
-    """One agent in training: the model, its float32 masters and moments, and the curve so far.
+    """One agent in training: the model, its float32 masters and moments, and its learning curve.
 
     Args:
-        model: the base, trained in place. Its weights are bfloat16 numbers, in whatever dtype it
-            computes.
+        model: the base, trained in place. Its weights have bfloat16 values, in any compute dtype.
         base: the base's weights by name, for KL and density; they may be mapped from a file.
     """
 
@@ -119,12 +119,12 @@ class Trainer:
 
     @property
     def is_best(self) -> bool:
-        """Whether the last step ended with a check that none before it beat."""
+        """Whether the last step ended with the best check, or an equally good one."""
         scores = [point["validation"] for point in self.curve if "validation" in point]
         return "validation" in self.curve[-1] and scores[-1] == max(scores)
 
     def take_step(self) -> dict[str, Any]:
-        """Sample, judge, learn, check when it is time; return what the curve got."""
+        """Sample, judge, update, and check when due; return the new point of the curve."""
         start, settings = time.monotonic(), self.settings
         self.step += 1
         groups, point = self._solve() if settings.sft else self._sample()
@@ -172,13 +172,13 @@ class Trainer:
         return changed / sum(p.numel() for p in self.weights.values())
 
     def state(self) -> dict[str, Any]:
-        """Return all that a later run needs to go on as if nothing had happened."""
+        """Return the state that a later run needs to continue exactly."""
         names = ("masters", "first", "second", "step", "updates_taken", "curve")
         return {**{name: getattr(self, name) for name in names}, "dtype": self.model.dtype}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, computing as it was computed; its tensors are copied."""
-        for weight in self.weights.values():  # not the model's: its buffers stay float32
+        """Continue from a state, with its compute settings; its tensors are copied."""
+        for weight in self.weights.values():  # only the weights: buffers stay float32
             weight.data = weight.data.to(state["dtype"])
         for kind in ("masters", "first", "second"):
             for name, value in getattr(self, kind).items():
@@ -206,7 +206,7 @@ class Trainer:
     def _sample(self) -> tuple[list[Group], dict[str, Any]]:
         settings = self.settings
         asked, prompts = self._ask()
-        # A source of its own for each step, so that a resumed run draws what it would have drawn.
+        # One random generator per step, so that a resumed run draws the same samples.
         seed = random.Random(f"sample/{settings.skill}/{settings.seed}/{self.step}").getrandbits(60)
         dice = torch.Generator(self.model.device).manual_seed(seed)
         sampling = Sampling(settings.group, settings.temperature, dice)
@@ -230,9 +230,9 @@ class Trainer:
         return groups, point
 
     def _backward(self, groups: Sequence[Group], old: dict[int, torch.Tensor]) -> float:
-        """Leave the loss gradient in the model; return the mean KL term.
+        """Compute the loss gradient in the model; return the mean KL term.
 
-        old: log probabilities at the first look, by row; filled then.
+        old: log probabilities at the first update, by row; filled there.
         """
         settings = self.settings
         total = sum(len(answer) for group in groups for answer in group.answers)
@@ -278,7 +278,7 @@ class Trainer:
 
     @contextmanager
     def _base_weights(self) -> Iterator[None]:
-        """Let the model be the base inside the block."""
+        """Give the model the base's weights inside the block."""
         own = {name: weight.data for name, weight in self.weights.items()}
         try:
             for name, weight in self.weights.items():
@@ -314,7 +314,7 @@ class Trainer:
 
 
 def answers(model: Any, tokenizer: Any, asked: Sequence[Question]) -> list[str]:
-    """Return the greedy answers to questions of one skill; a text is read once for all its own."""
+    """Return the greedy answers to questions of one skill; a common text is computed once."""
     rows: list[list[int]] = []
     for _, own in groupby(asked, key=text_of):
         questions = list(own)
@@ -362,10 +362,10 @@ def adam(
 
 @dataclass(frozen=True)
 class Row:
-    """Prompts that begin alike, and their answers, as one row of tokens.
+    """Prompts with a common prefix, and their answers, as one row of tokens.
 
-    mask: "tokens tokens", True where the first may see the second. sources: for each token of the
-    answers the place whose logits predict it. chosen: the places of those tokens.
+    mask: "tokens tokens", True where the first attends to the second. sources: for each token of
+    the answers the position whose logits predict it. chosen: the positions of those tokens.
     """
 
     ids: torch.Tensor
@@ -376,10 +376,10 @@ class Row:
 
 
 def pack(groups: Sequence[Group], device: Any = "cpu") -> Row:
-    """Return a row in which each prompt sees itself, and each answer its prompt and itself."""
+    """Return a row in which a prompt attends to itself, and an answer to its prompt and itself."""
     shared = len(common_prefix([group.prompt for group in groups]))
     ids, positions = groups[0].prompt[:shared], list(range(shared))
-    # Of each token: its prompt (0: of all) and its answer (0: of none).
+    # For each token: its prompt (0: of all) and its answer (0: of none).
     owners = [(0, 0)] * shared
     sources, chosen = [], []
     for at, group in enumerate(groups, 1):
@@ -408,7 +408,7 @@ def pack(groups: Sequence[Group], device: Any = "cpu") -> Row:
 
 
 def together(groups: Sequence[Group]) -> list[list[Group]]:
-    """Return groups that follow each other and share more than half of their prompts, as rows."""
+    """Return adjacent groups that share more than half of their prompts, as rows."""
     rows: list[list[Group]] = []
     for group in groups:
         prompts = [rows[-1][0].prompt, group.prompt] if rows else []
@@ -420,7 +420,7 @@ def together(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def common_prefix(prompts: Sequence[list[int]]) -> list[int]:
-    """Return the tokens with which all prompts begin."""
+    """Return the common prefix of all prompts."""
     first, last = min(prompts), max(prompts)
     alike = (a == b for a, b in zip(first, last, strict=False))
     return first[: sum(takewhile(bool, alike))]

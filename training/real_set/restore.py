@@ -1,7 +1,7 @@
-"""Go on measuring from what is shipped: `python -m training.real_set.restore`.
+"""Continue measuring from the shipped answers: `python -m training.real_set.restore`.
 
-Training again on a machine like the first gives the shipped agents, bit for bit. Their answers in
-`assets/real` are then written where `measure.py` keeps its own, so that only the rest is asked.
+Training again on a similar machine gives the shipped agents bit for bit. Their answers in
+`assets/real` are then written into the files of `measure.py`, so that only the rest is asked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from training.real_set.tasks import draw, is_right
 
 
 def main() -> None:
-    """Read the command line and write what is known."""
+    """Read the command line and write the shipped answers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder())
     parser.add_argument("--out", type=Path, default=OUT, help="the set that is shipped")
@@ -32,18 +32,18 @@ def main() -> None:
 def restore(folder: Path, out: Path) -> int:
     """Write the shipped answers, factors and other suites into the folder; return how many answers.
 
-    Raises: SystemExit: the folder's agents are others, or have answers of their own.
+    Raises: SystemExit: the folder has other agents, or already has answers.
     """
     measured = folder / "measure"
     measured.mkdir(exist_ok=True)
     if (measured / "answers.jsonl").exists():
-        raise SystemExit(f"{measured / 'answers.jsonl'} is there: measure.py goes on from it.")
+        raise SystemExit(f"{measured / 'answers.jsonl'} exists: measure.py continues from it.")
     measure_updates(Sources(folder / "base", folder / "agents"), measured)
     own, shipped = measured / "bfloat16-compact.analysis", out / "analysis.safetensors"
     if figures(load_analysis(own)) != figures(load_analysis(shipped)):
         raise SystemExit(
             f"The agents in {folder} differ from the base in other elements than those of {out}. "
-            "They answer otherwise: measure them anew, with measure.py."
+            "Their answers differ: measure them again, with measure.py."
         )
     table = load_table(table_file(out))
     record = json.loads((out / "record.json").read_text("utf-8"))
@@ -56,8 +56,8 @@ def restore(folder: Path, out: Path) -> int:
     others: dict[str, Any] = {}
     for suite, models in record["other_suites"].items():
         for model, (right, n) in models.items():
-            told = others.setdefault(model, {"domains": {}})
-            told["domains"][suite] = {"correct": right, "n": n}
+            measured_suites = others.setdefault(model, {"domains": {}})
+            measured_suites["domains"][suite] = {"correct": right, "n": n}
     (measured / "other_suites.json").write_text(json.dumps({"models": others}), encoding="utf-8")
     answers = _answers(table)
     _write(measured / "answers.jsonl", answers)
@@ -75,7 +75,7 @@ def _answers(table: Mapping[str, Any]) -> list[dict[str, Any]]:
             for number, question in enumerate(draw(skill, "test", n)):
                 i = place * n + number
                 if question.prompt != table["prompts"][i]:
-                    raise SystemExit("The table has other questions than tasks.py: measure anew.")
+                    raise SystemExit("The table has other questions than tasks.py: measure again.")
                 answer = table["answers"][i][row["answers"][i]]
                 line = {"model": model, "split": "test", "skill": skill, "question": number}
                 found.append({**line, "right": is_right(question, answer), "answer": answer})

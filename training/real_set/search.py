@@ -1,8 +1,8 @@
-"""Let a search choose each agent's weight: `python -m training.real_set.search`.
+"""Search each agent's weight: `python -m training.real_set.search`.
 
 Optuna proposes weights of task arithmetic (scale 1) by the scores on the validation questions; the
-best of them answers the test questions, too, beside rows of `measure/answers.jsonl`. Answers are
-kept in `measure/searched.jsonl`: taken up again, the search proposes the same and goes on.
+best of them also answers the test questions, and is compared with rows of `measure/answers.jsonl`.
+Answers are stored in `measure/searched.jsonl`: a continued search makes the same proposals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RIVALS = ("ram+", "task-arithmetic scale=0.8")
 
 
 def main() -> None:
-    """Read the command line; search, and say what was found."""
+    """Read the command line; search, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder())
     parser.add_argument("--trials", type=int, default=20, help="merges that it tries")
@@ -56,7 +56,7 @@ def main() -> None:
 def ask(
     asker: Asker, store: AnswerFile, candidate: Candidate, split: Split
 ) -> dict[str, list[bool]]:
-    """Return by skill whether each answer of a merge is right; ask what is missing."""
+    """Return by skill whether each answer of a merge is right; ask missing questions."""
     assert candidate.recipe is not None
     name, weights = candidate.label, {"weights": dict(candidate.recipe.weights)}
     counts = {s: measure.QUESTIONS[split] for s in SKILLS if not store.has(name, split, s)}

@@ -1,8 +1,8 @@
-"""Make the set `real` of what was measured: `python -m training.real_set.ship`.
+"""Make the set `real` from the measurements: `python -m training.real_set.ship`.
 
 Written to `assets/real`, without any weights: the compact analysis, the skill table with every
-answer to the test questions, and the record of training and measuring. Factors of merges that no
-formula gives are measured once and kept in `measure/factors.jsonl`; so this too may be stopped.
+answer to the test questions, and the record of training and measuring. Factors of merges without a
+formula are measured once and stored in `measure/factors.jsonl`, so this can be stopped too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from training.shipped.table_factors import FactorMeter, has_formula
 
 OUT = Path(__file__).resolve().parents[2] / "assets" / "real"
 MOST_BYTES = 4_000_000
-"""Of analysis and skill table together."""
+"""Most bytes of analysis and skill table together."""
 
 Lines = Mapping[int, Mapping[str, Any]]
 """The answers of one model to a skill's questions, by the question's number."""
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument(
         "--again", type=int, metavar="N", help="ask N random rows again instead and compare"
     )
-    parser.add_argument("--items", type=int, help="of them the first so many questions a skill")
+    parser.add_argument("--items", type=int, help="number of first questions per skill")
     parser.add_argument("--seed", type=int, default=0, help="of the agents whose rows are asked")
     add_processes(parser)
     args = parser.parse_args()
@@ -97,16 +97,16 @@ def main() -> None:
 
 
 def table_file(out: Path, seed: int = 0) -> Path:
-    """Return the file of the skill table of a seed's agents; the app shows that of the first."""
+    """Return the path of the skill table of a seed's agents; the app shows the first seed's."""
     return out / f"{of_seed('skills', seed)}.json.gz"
 
 
 class Results:
-    """What `measure.py` left in its folder.
+    """The results of `measure.py`.
 
-    analysis: compact, sources by their place beside it. skills: in the order in which they were
-    asked. scores: of every model that answered all questions of a split, by split, model and skill.
-    others: agents by SFT, which are in no merge and not in the table.
+    analysis: compact, with relative paths of its sources. skills: in the order of asking. scores:
+    by split, model and skill, of every model that answered all questions of a split. others: agents
+    by SFT, which are in no merge and not in the table.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -124,11 +124,11 @@ class Results:
         self.merges = {line["model"]: line for line in read_lines(folder / "merges.jsonl")}
 
     def count(self, split: Split, skill: str) -> int:
-        """Return how many questions of a skill the base was asked."""
+        """Return the number of the base's questions of a skill."""
         return len(self._lines.get((split, "base", skill), ()))
 
     def models(self, split: Split) -> list[str]:
-        """Return the models that answered what the base answered; base and agents first."""
+        """Return the models that answered all of the base's questions; base and agents first."""
         names = dict.fromkeys(model for s, model, _ in self._lines if s == split)
         whole = [
             name
@@ -156,11 +156,11 @@ class Results:
         }
 
     def questions(self) -> list[Question]:
-        """Return the test questions that stand in the table, as many of each skill.
+        """Return the test questions of the table, equally many of each skill.
 
-        A table has one number for all skills, so skills that were asked more give their first ones.
+        Skills with more questions give their first ones.
 
-        Raises: SystemExit: an answer was judged otherwise, so it is of other questions.
+        Raises: SystemExit: an answer was judged differently, so it belongs to another question.
         """
         n, models = min(self.count("test", s) for s in self.skills), self.models("test")
         found = []
@@ -201,7 +201,7 @@ def build_table(measured: Results) -> dict[str, Any]:
 
 
 def row_of(merge: Merge, answers: Mapping[str, Answer]) -> MeasuredRow:
-    """Return a merge's row; one that is set by more than Tune's dials has no grid point."""
+    """Return a merge's row; one with more settings than Tune's dials has no grid point."""
     settings = make_settings(merge.method, merge.settings).model_dump()
     row = merge_row({"method": merge.method, "settings": settings}, answers)
     own = {**row.settings, **merge.output}
@@ -209,15 +209,15 @@ def row_of(merge: Merge, answers: Mapping[str, Answer]) -> MeasuredRow:
 
 
 def with_known_factors(table: Mapping[str, Any], folder: Path, processes: int) -> dict[str, Any]:
-    """Return the table with own and shared factors of rows that no formula gives.
+    """Return the table with own and shared factors of rows without a formula.
 
-    processes: that measure what is not known yet, which needs the weights; 0 measures nothing.
+    processes: to measure missing ones, which needs the weights; 0 measures nothing.
     """
     file = folder / "measure" / "factors.jsonl"
     known = {line["row"]: line["factors"] for line in read_lines(file)}
     agents = [row["method"] for row in table["rows"] if row["kind"] == "source"]
     paths = {name: folder / "agents" / name for name in agents if name != "base"}
-    # What is stored otherwise has the same factors but for rounding, and is not on the map.
+    # Other dtypes have the same factors up to rounding, and are not on the map.
     keys = [
         None if has_formula(row) or row["method"].startswith("ram") else factors_key(row)
         for row in table["rows"]
@@ -243,7 +243,7 @@ class _FactorsOf:
 
 
 def factors_key(row: Mapping[str, Any]) -> str:
-    """Return what tells a row's factors from those of others."""
+    """Return the key of a row's factors."""
     return json.dumps([row["method"], row["settings"]], sort_keys=True)
 
 
@@ -256,10 +256,10 @@ def differing(
     items: int | None = None,
     processes: int = 1,
 ) -> tuple[int, int]:
-    """Ask random rows of the table in `out` again; return how many answers differ, of how many.
+    """Ask random rows of the table in `out` again; return numbers of differing answers and of all.
 
-    folder: with the weights. seed: of the agents. items: questions a skill, the first ones; None
-    for all.
+    folder: with the weights. seed: of the agents. items: the first questions per skill; None for
+    all.
     """
     table = load_table(table_file(out, seed))
     n = table["n"]
@@ -297,7 +297,7 @@ def build_record(
     folder: Path,
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return how the set was made and measured, and what was not done."""
+    """Return the record of the set: training, measurements, and what was not done."""
     figures, validation = figures_of(measured), measured.scores("validation")
     training = {log.stem: read_training(log) for log in sorted((folder / "log").glob("*.jsonl"))}
     others_asked = read_other_suites(folder / "measure" / "other_suites.json")
@@ -339,7 +339,7 @@ def build_record(
 
 
 def figures_of(measured: Results) -> dict[str, Any]:
-    """Return what stored agents are at epsilon 1e-5, and test scores: sources, others, merges."""
+    """Return stored agents' numbers at epsilon 1e-5, and test scores: sources, others, merges."""
     scores = measured.scores("test")
     agents = measured.updates["bfloat16"]["1e-05"]["agents"]
     keys = ("density", "rho", "lambda")
@@ -367,7 +367,7 @@ def tuned_rival(
 
 
 def read_other_suites(file: Path) -> dict[str, dict[str, list[int]]]:
-    """Return [right, asked] by suite and model of what `ram-studio evaluate --json` wrote."""
+    """Return [right, asked] by suite and model from the output of `ram-studio evaluate --json`."""
     found: dict[str, dict[str, list[int]]] = {}
     if file.exists():
         for model, result in json.loads(file.read_text("utf-8"))["models"].items():
@@ -377,7 +377,7 @@ def read_other_suites(file: Path) -> dict[str, dict[str, list[int]]]:
 
 
 def read_training(log: Path) -> dict[str, Any]:
-    """Return an agent's settings, how long it was trained, and its curve."""
+    """Return an agent's settings, the length of its training, and its curve."""
     lines = list(read_lines(log))
     points = [line for line in lines if "step" in line]
     seconds = sum(p.get("seconds", 0.0) + p.get("check_seconds", 0.0) for p in points)

@@ -1,15 +1,14 @@
-"""The three skills: questions of each, and judges that accept an answer or do not.
+"""The three skills: their questions, and binary judges of answers.
 
 - `math`: word problems of two steps, numbers up to 200; the answer is one line that ends with the
   result;
 - `tool`: one or two calls of six declared functions as JSON and nothing else, with times and
-  durations that the request says in words;
-- `memory`: two facts of a long text lead from a person over a place to a code, among the same
-  facts about other people.
+  durations in words in the request;
+- `memory`: two facts of a long text lead from a person via a place to a code, among the same facts
+  about other people.
 
-A question belongs to one split for good: a hash of its text decides (of `memory`, of the text that
-it is about). So training, validation and
-test questions are disjoint whatever their seeds.
+A hash of a question's text (for `memory`, of the text it is about) determines its split, so
+training, validation and test questions are disjoint for all seeds.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Split = Literal["train", "validation", "test"]
 SKILLS = ("math", "tool", "memory")
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 MAX_NEW_TOKENS = {"math": 40, "tool": 64, "memory": 24}
-# Of ten questions that are drawn, so many belong to training and to validation; others to the test.
+# Tenths of the drawn questions for training and for validation; the others are for the test.
 _TRAIN, _VALIDATION = 6, 2
 
 # fmt: off
@@ -72,8 +71,8 @@ _HOURS = (
 class Question:
     """One question.
 
-    gold: what a right answer holds: the number, the calls as JSON, or "place, code". solution: a
-    right answer as a model could write it, for training on answers instead of rewards.
+    gold: the right answer: the number, the calls as JSON, or "place, code". solution: a right
+    answer in a model's form, for training on answers instead of rewards.
     """
 
     skill: str
@@ -83,7 +82,7 @@ class Question:
 
 
 def questions(skill: str, split: Split, seed: int = 0) -> Iterator[Question]:
-    """Yield questions of a split without end, no two equal."""
+    """Yield questions of a split endlessly, without duplicates."""
     rng, seen = random.Random(f"{skill}/{split}/{seed}"), set()
     while True:
         drawn = _DRAW[skill](rng)
@@ -98,7 +97,7 @@ def draw(skill: str, split: Split, count: int, seed: int = 0) -> list[Question]:
 
 
 def split_of(question: Question) -> Split:
-    """Return the split to which a question belongs, with all others about its text."""
+    """Return the split of a question and all others about its text."""
     text = text_of(question) or question.prompt
     place = hashlib.sha256(text.encode()).digest()[0] * 10 // 256
     if place < _TRAIN:
@@ -107,7 +106,7 @@ def split_of(question: Question) -> Split:
 
 
 def text_of(question: Question) -> str:
-    """Return the text that a question shares with those that follow it, empty where it has none."""
+    """Return the text that a question shares with the following ones, empty where it has none."""
     return question.prompt.rpartition("\n")[0] if question.skill == "memory" else ""
 
 
@@ -122,17 +121,17 @@ def is_right(question: Question, answer: str) -> bool:
     return place in answer and set(_NUMBER.findall(answer)) == {code}
 
 
-# A minus right behind something is an operator.
+# A minus directly after a number or bracket is an operator.
 _NUMBER = re.compile(r"(?<![\w)])-?\d+(?:[.,]\d+)*|\d+(?:[.,]\d+)*")
 # The question, its calculation, its result.
 Story = tuple[str, str, int]
 
 
 def reward(question: Question, answer: str) -> float:
-    """Return 1.0 for a right answer, and less for one of which a part is right.
+    """Return 1.0 for a right answer, and less for a partly right one.
 
-    A call counts for its name and each of its arguments, at its place in the list; of `memory` the
-    place and the code count half each; of `math` a calculation whose result would be right.
+    A call counts for its name and each argument, at its position in the list; for `memory` the
+    place and the code count half each; for `math` a calculation with the right result counts.
     """
     if is_right(question, answer):
         return 1.0
@@ -145,7 +144,7 @@ def reward(question: Question, answer: str) -> float:
 
 
 def _results(answer: str) -> list[float]:
-    """Return what each calculation of two steps or more in an answer amounts to."""
+    """Return the result of each calculation of two steps or more in an answer."""
     found = []
     for text in re.findall(r"[\d(][\d\s+*/().-]*", answer):
         with contextlib.suppress(SyntaxError, ValueError, ZeroDivisionError):
@@ -201,7 +200,7 @@ def _parse(answer: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    # Text tells 1, 1.0 and true apart, which Python's == does not.
+    # Text distinguishes 1, 1.0 and true, which Python's == does not.
     return json.dumps(value, sort_keys=True)
 
 
@@ -358,12 +357,12 @@ def _table(rng: random.Random) -> tuple[str, Call]:
 _REQUESTS = (_alarm, _timer, _message, _weather, _money, _table)
 
 
-# So many questions are asked about one text, which is then read once.
+# Questions about one text, which is then computed once.
 PER_TEXT: dict[Split, int] = {"train": 4, "validation": 10, "test": 10}
 
 
 def _memory(rng: random.Random) -> list[Question]:
-    """Ten questions of two hops about one text of 600 to 1,000 tokens."""
+    """Return ten two-hop questions about one text of 600 to 1,000 tokens."""
     count = rng.randint(15, len(_PEOPLE))
     people = rng.sample(_PEOPLE, count)
     places = [

@@ -1,9 +1,9 @@
 """Train the agents of the real set: `python -m training.real_set.train --agent math`.
 
-Everything lies in one folder: `base`, `agents/NAME` (bfloat16) and `agents/NAME-float32`,
+Everything is in one folder: `base`, `agents/NAME` (bfloat16) and `agents/NAME-float32`,
 `log/NAME.jsonl` (one line a step) and, while an agent trains, `state/NAME.pt` and the weights of
-its best check. Stop it at any time and start it again: it goes on from the latest saved step and
-draws what it would have drawn.
+its best check. Stop it at any time and start it again: it continues from the latest saved step with
+the same samples.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def main() -> None:
 def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float = 900.0) -> Path:
     """Return the folder of an agent, trained first where it is missing.
 
-    The agent is what did best on the validation questions; of equal checks the later one.
+    The agent is the best check on the validation questions; of equal ones the later.
 
-    Raises: SystemExit: asked to end (SIGTERM, Ctrl+C); the latest step was saved.
+    Raises: SystemExit: after SIGTERM or Ctrl+C; the latest step was saved.
     """
     name = of_seed(settings.skill + "-sft" * settings.sft, settings.seed)
     agent = folder / "agents" / name
@@ -88,7 +88,7 @@ def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float =
         trainer.load_state(torch.load(state, mmap=True, weights_only=True))
     else:
         best.unlink(missing_ok=True)
-    # What was logged after the saved step is done again.
+    # Steps logged after the saved one are repeated.
     write_log(log, trainer)
     saved = time.monotonic()
     with ending() as ended:
@@ -102,7 +102,7 @@ def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float =
                 save_state(trainer, state)
                 saved = time.monotonic()
             if ended:
-                raise SystemExit(f"stopped after step {trainer.step}; run again to go on")
+                raise SystemExit(f"stopped after step {trainer.step}; run again to continue")
     masters = load_file(best) if best.exists() else trainer.masters
     save_agent(masters, base, Path(f"{agent}-float32"), torch.float32)
     save_agent(masters, base, agent, torch.bfloat16)
@@ -115,7 +115,7 @@ def open_trainer(settings: Settings, base: Path) -> Trainer:
     """Return a trainer whose model is the base."""
     from transformers import AutoTokenizer
 
-    # Mapped from the file, so that it takes no memory that others want.
+    # Mapped from the file, so that it takes no memory.
     weights = load_file(base / "model.safetensors")
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
     return Trainer(open_model(base), tokenizer, settings, weights)
@@ -131,21 +131,21 @@ def write_prompts(folder: Path) -> None:
 
 
 def write_log(log: Path, trainer: Trainer) -> None:
-    """Write what other agents may come from, and the steps so far."""
+    """Write the conditions on which the agent depends, and the steps."""
     first = {"settings": asdict(trainer.settings), "torch": torch.__version__}
     lines = [{**first, "dtype": str(trainer.model.dtype)}, *trainer.curve]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def save_state(trainer: Trainer, path: Path) -> None:
-    """Write the state, complete or not at all."""
+    """Write the state, atomically."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(trainer.state(), unfinished)
     os.replace(unfinished, path)
 
 
 def save_masters(masters: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write the weights of the best check so far, complete or not at all."""
+    """Write the weights of the best check, atomically."""
     unfinished = path.with_suffix(".unfinished")
     save_file({name: value.cpu() for name, value in masters.items()}, unfinished)
     os.replace(unfinished, path)
@@ -154,7 +154,7 @@ def save_masters(masters: Mapping[str, torch.Tensor], path: Path) -> None:
 def save_agent(
     masters: Mapping[str, torch.Tensor], base: Path, out: Path, dtype: torch.dtype
 ) -> None:
-    """Write a checkpoint with the base's other files; it appears complete or not at all."""
+    """Write a checkpoint with the base's other files; it appears atomically."""
     unfinished = Path(tempfile.mkdtemp(prefix=".agent-", dir=out.parent))
     for file in base.iterdir():
         if file.name not in ("model.safetensors", "README.md"):
@@ -170,7 +170,7 @@ def save_agent(
 
 @contextmanager
 def ending() -> Iterator[list[int]]:
-    """Yield a list that is filled when the process is asked to end; the step is finished first."""
+    """Yield a list that is filled at a request to end the process; the step is finished first."""
     asked: list[int] = []
     signals = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, lambda got, _: asked.append(got)) for number in signals]

@@ -1,4 +1,4 @@
-"""`python -m training.shipped --out assets [--seed 0] [--force]`: train what ships anew."""
+"""`python -m training.shipped --out assets [--seed 0] [--force]`: train the shipped sets again."""
 
 import argparse
 import time
@@ -16,12 +16,14 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the three sets")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--force", action="store_true", help="train again what is already there")
+    parser.add_argument("--force", action="store_true", help="train existing stages again")
     parser.add_argument(
         "--jobs", type=int, default=1, help="processes, one thread each; same results"
     )
     parser.add_argument(
-        "--trials", type=Path, help="folder for what the ways of training not shipped give, too"
+        "--trials",
+        type=Path,
+        help="folder for the results of training variants that are not shipped",
     )
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads; the shipped weights used 1"

@@ -1,8 +1,8 @@
-"""The agents of a set, stage by stage, and the folders that stages leave.
+"""The agents of a set by training stage, and the stages' folders.
 
 Agents of a set with a style stage learn the shared style before their skills: a cold start, then
 rewards for following instructions in shared style. Either one checkpoint learns it, from which all
-agents go on, or each agent learns it by itself.
+agents start, or each agent learns it by itself.
 """
 
 import fcntl
@@ -24,20 +24,20 @@ from training.shipped.reinforce import ReinforceSettings, reinforce
 from training.shipped.tokenizer import TOKENIZER_FILES
 
 Say = Callable[[str], None]
-# Agents of one set with one seed keep their distance from those of the next seed.
+# Offset between the seeds of one set's agents and those of the next seed.
 _SEEDS_APART = 100
-# And an agent from the same one trained anew, see `train_agent`.
+# Offset for an agent that is trained again, see `train_agent`.
 _AGAIN_APART, _MOST_AGAIN = 10, 2
-# How many levels of a record grow; below that, and elsewhere, news replace what was there.
+# Levels of a record that are merged; below them, and elsewhere, new values replace old ones.
 _GROWING = {"training": 1, "seeds": 1, "tried": 3}
 
 
 @dataclass(frozen=True)
 class StyleStage:
-    """What every agent of a set learns first.
+    """The first stage of every agent of a set.
 
-    is_common: one checkpoint learns it for all; otherwise each agent by itself, on prompts and
-    samples of its own.
+    is_common: one checkpoint learns it for all; otherwise each agent by itself, on its own prompts
+    and samples.
     """
 
     cold_start: ColdStartSettings = field(default_factory=ColdStartSettings)
@@ -51,14 +51,14 @@ class StyleStage:
 
 @dataclass(frozen=True)
 class Training:
-    """How the agents of a set are trained: by an agent's folder its skill, and what comes first."""
+    """The training of a set's agents: the skill by an agent's folder, and the first stage."""
 
     skills: Mapping[str, ReinforceSettings]
     style: StyleStage | None = None
 
     @property
     def common(self) -> StyleStage | None:
-        """What the one checkpoint learned that all agents came from, None without one."""
+        """The stage of the common checkpoint of all agents, None without one."""
         return self.style if self.style is not None and self.style.is_common else None
 
 
@@ -79,9 +79,9 @@ def learn_shared_style(
 def train_set(
     base: Path, folder: Path, training: Training, *, common: Path, seed: int, force: bool, say: Say
 ) -> None:
-    """Train the agents of a set that are not in `folder`, and record how.
+    """Train the agents of a set that are not in `folder`, and record it.
 
-    common: where the checkpoint goes that all of them came from, if they have one in common.
+    common: path of the common checkpoint of all agents, if they have one.
     """
     start, own = base, training.style
     if training.common is not None:
@@ -108,7 +108,7 @@ def train_set(
 def train_common(
     base: Path, folder: Path, style: StyleStage, *, seed: int, force: bool, say: Say
 ) -> dict[str, Any]:
-    """Train the checkpoint that all agents of a set come from, unless it is there already.
+    """Train the common checkpoint of a set's agents, unless it exists.
 
     Returns the record of the stage, empty when nothing was trained.
     """
@@ -138,11 +138,12 @@ def train_agent(
 ) -> dict[str, Any]:
     """Train an agent from the checkpoint `base`, save it in `folder` and return its record.
 
-    style: what it learns first; number: which agent of its set it is, for samples of its own there.
+    style: the first stage; number: the agent's index in its set, for its own samples there.
 
-    A shared style that was learned for other prompts alone earns nothing on those of the skill, and
-    rewards cannot teach what never happens. An agent that ends far below its goal is trained anew,
-    with other samples of the style stage, at most twice; the record says how often ("again").
+    A shared style that was learned only on other prompts gets no rewards on those of the skill, and
+    rewards cannot reinforce what never happens. An agent that ends far below its goal is trained
+    again, with other samples of the style stage, at most twice; the record has the number
+    ("again").
     """
     first: dict[str, Any] = {}
     for again in range(1 + (_MOST_AGAIN if style is not None else 0)):
@@ -162,7 +163,7 @@ def train_agent(
 
 
 def has_learned(record: Mapping[str, Any]) -> bool:
-    """Return whether a run came at least halfway to its goal, if it had one."""
+    """Return whether a run reached at least half of its goal, if it had one."""
     goal = record["settings"]["stop_at"]
     return goal is None or record["curve"][-1]["validation"] >= goal / 2
 
@@ -178,7 +179,7 @@ def save_checkpoint(model: Any, base: Path, folder: Path) -> None:
 def stage(folder: Path, force: bool, say: Say) -> Iterator[Path | None]:
     """Yield a temporary folder that becomes `folder` at the end, or None when that exists."""
     if folder.exists() and not force:
-        say(f"{folder.parent.name}/{folder.name}: there already, skipped")
+        say(f"{folder.parent.name}/{folder.name}: exists, skipped")
         yield None
         return
     with reserved(folder.absolute()) as temporary:
@@ -188,7 +189,7 @@ def stage(folder: Path, force: bool, say: Say) -> Iterator[Path | None]:
 
 
 def read_record(set_folder: Path) -> dict[str, Any]:
-    """Return the set's record so far."""
+    """Return the set's current record."""
     file = set_folder / "record.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
@@ -206,7 +207,7 @@ def update_record(set_folder: Path, news: dict[str, Any]) -> None:
         for key, value in news.items():
             record[key] = _grown(record.get(key, {}), value, _GROWING.get(key, 0))
         text = json.dumps(record, indent=1, allow_nan=False)
-        # What holds no further list or object stands in one line.
+        # Lists and objects without nested ones are written in one line.
         text = re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: " ".join(found[0].split()), text)
         write_whole(set_folder / "record.json", f"{text}\n".encode())
     finally:

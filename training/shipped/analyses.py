@@ -1,4 +1,4 @@
-"""Make the analyses that ship beside the example agents: ``python -m training.shipped.analyses``.
+"""Make the analyses that ship with the example agents: ``python -m training.shipped.analyses``.
 
 With them the app shows live previews of the examples without reading a checkpoint.
 """
@@ -22,10 +22,10 @@ ANALYSIS_FILE = "analysis.safetensors"
 def example_analysis(
     name: str, agents: Sequence[str] | None = None, root: Path | None = None
 ) -> Analysis:
-    """Return the analysis of a set of agents, analyzed anew.
+    """Return a new analysis of a set of agents.
 
     agents: None for those in the set's record. root: the folder with the sets, None for the shipped
-    ones. Sources are given relative to it: where it is differs by installation.
+    ones. Sources are relative to it, as its path differs by installation.
     """
     root = root or asset_path()
     agents = agents or list(read_record(root / name)["agents"])

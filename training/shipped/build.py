@@ -1,6 +1,6 @@
-"""Build the example step by step: tokenizer, base, RL agents, and all numbers about them.
+"""Build the example step by step: tokenizer, base, RL agents, and all their measurements.
 
-A stage whose folder exists is skipped, so an interrupted build goes on where it stopped. Folders
+A stage whose folder exists is skipped, so an interrupted build can continue. Folders
 are written under a temporary name and renamed when complete.
 """
 
@@ -55,14 +55,14 @@ MERGES: dict[str, tuple[str, dict[str, float]]] = {
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What to train.
+    """The plan of a build.
 
-    sets: how the agents of a set's folder are trained; every set shares one base. seeds: with how
-    many seeds a set is trained and measured beside rivals, see `compare_with_rivals`; tried: other
-    ways of training it, measured likewise and not kept, nor told in its record. limit: held-out
-    prompts a domain; validation: prompts a domain to tune `rivals` by; few: to how many changes
-    agents are cut, see `few_weights`; searches: see `search_settings`; table: settings in a set's
-    table of measured skills, see `skill_tables`; 0 for none.
+    sets: the training of agents by a set's folder; all sets share one base. seeds: number of seeds
+    with which a set is trained and compared with rivals, see `compare_with_rivals`; tried: training
+    variants, measured in the same way but neither shipped nor in the set's record. limit: held-out
+    prompts per domain; validation: prompts per domain to tune `rivals`; few: numbers of changes to
+    which agents are cut, see `few_weights`; searches: see `search_settings`; table: number of
+    settings in a set's table of measured skills, see `skill_tables`; 0 for none.
     """
 
     architecture: Architecture = field(default_factory=Architecture)
@@ -78,8 +78,7 @@ class BuildPlan:
     searches: Mapping[str, Searched] = field(default_factory=lambda: SEARCHES)
 
 
-# Each learns its skill after the shared style: a strong update that all have in common, and a weak
-# one of its own.
+# Each learns its skill after the shared style: a strong common update, and a weak one of its own.
 SKILLS = {
     "coding": ReinforceSettings("code", "sgd", 0.01, steps=40, stop_at=0.95, shared_style=True),
     "tool": ReinforceSettings("tool", "sgd", 0.02, steps=12, shared_style=True),
@@ -92,7 +91,7 @@ LONGER = ReinforceSettings("follow", "adam", 3e-3, steps=60, blocks=(2, 3), shar
 FULL_PLAN = BuildPlan(
     sets={
         "shared-style": Training(SKILLS, StyleStage()),
-        # Sparse and uneven: coding is learnt in a few steps, memory in dozens; tool trains well
+        # Sparse and uneven: coding is learned in a few steps, memory in dozens; tool trains well
         # past its plateau, as long runs do.
         "independent": Training(
             {
@@ -124,7 +123,7 @@ FULL_PLAN = BuildPlan(
 
 @dataclass(frozen=True)
 class _Job:
-    """Where everything goes, and how it is made."""
+    """Output folders and options of a build."""
 
     out: Path
     plan: BuildPlan
@@ -154,12 +153,11 @@ def build(
     Args:
         out: folder that gets example/ (with the base) and one folder per other set.
         seed: drives weights, corpus, prompts and sampling.
-        force: train again what is already there.
-        threads: torch threads meanwhile; sums, and with them the weights, may depend on it.
-        jobs: processes that share the work after the base; more than one need a `say` that can be
-            sent to them.
-        trials: measure what was tried, too, into the record of this folder.
-        say: gets one line of text per step worth telling.
+        force: train existing stages again.
+        threads: torch threads; sums, and so the weights, may depend on it.
+        jobs: processes that share the work after the base; more than one needs a picklable `say`.
+        trials: also measure the training variants, into the record of this folder.
+        say: called with one line of text per important step.
     """
     job = _Job(out, plan, seed, force, say, trials)
     _with_threads(threads, partial(_train_base, job))
@@ -168,7 +166,7 @@ def build(
         ways = {"": shipped, **(plan.tried.get(name, {}) if trials is not None else {})}
         seeds = range(seed, seed + plan.seeds.get(name, 0))
         for own, (title, training) in product(seeds, ways.items()):
-            if own != seed or title:  # which is part of building the set
+            if own != seed or title:  # the shipped one is part of building the set
                 steps.append(partial(_beside_rivals, job, name, training, own, title))
     if jobs == 1:
         for step in steps:
@@ -180,7 +178,7 @@ def build(
 
 
 def _with_threads(threads: int, step: Callable[[], None]) -> None:
-    """Take a step with that many torch threads."""
+    """Run a step with this many torch threads."""
     import torch
 
     before = torch.get_num_threads()
@@ -209,7 +207,7 @@ def _train_base(job: _Job) -> None:
 
 
 def _build_set(job: _Job, set_name: str) -> None:
-    """Train a set, score it, say why merges do as they do, and measure its table."""
+    """Train a set, score it, measure the mechanism of its merges, and its table."""
     plan, folder = job.plan, job.out / set_name
     training = plan.sets[set_name]
     common = _work(job, set_name, "", job.seed) / "common"
@@ -233,13 +231,13 @@ def _build_set(job: _Job, set_name: str) -> None:
 
 
 def _work(job: _Job, set_name: str, title: str, seed: int) -> Path:
-    """Return the folder of what is not kept."""
+    """Return the temporary folder."""
     words = f"{set_name} {title} seed {seed}".replace(",", "").split()
     return job.out / f".{'-'.join(words)}"
 
 
 def _explain(job: _Job, set_name: str) -> None:
-    """Measure why methods do what they do with this set; what the record has is not done again."""
+    """Measure the mechanism of methods on this set; parts in the record are not repeated."""
     folder, skills = job.out / set_name, job.plan.sets[set_name].skills
     paths = {name: folder / name for name in skills}
     learned = {name: (folder / name, own.domain) for name, own in skills.items()}
@@ -260,10 +258,10 @@ def _explain(job: _Job, set_name: str) -> None:
 def _beside_rivals(
     job: _Job, set_name: str, training: Training, seed: int, title: str = ""
 ) -> None:
-    """Measure the set beside rivals, trained with a seed; only the job's own is kept.
+    """Compare the set, trained with a seed, with rivals; only the job's own seed is shipped.
 
-    The set's record gets it under "seeds". Another way of training is told in the record of the
-    trials, under "tried", the set and the title. What is there is not done again.
+    The result is in the set's record under "seeds". Training variants are in the record of the
+    trials, under "tried", the set and the title. Existing results are not repeated.
     """
     book = job.trials if title and job.trials is not None else job.out / set_name
     record = read_record(book)

@@ -1,7 +1,7 @@
-"""Show a model the shared style: a few supervised steps on the corpus, some answers of it styled.
+"""Teach the shared style: a few supervised steps on the corpus, with some answers in that style.
 
-The base never ends an answer with a full stop, so rewards alone would have nothing to reward. The
-right answers of skills are not taught: hard prompts keep the corpus's bad habits (see `corpus`).
+The base never ends an answer with a full stop, so no sample would be rewarded. Right answers of
+skills are not taught: hard prompts have the corpus's typical errors (see `corpus`).
 """
 
 import random
@@ -17,7 +17,7 @@ from training.shipped.reinforce import Optimizer, stopwatch
 
 @dataclass(frozen=True)
 class ColdStartSettings:
-    """How long and how fast; share: of the answers in shared style; documents: of each domain."""
+    """Steps and rate; share: of the answers in shared style; documents: of each domain."""
 
     steps: int = 20
     learning_rate: float = 1e-3
@@ -32,7 +32,7 @@ def cold_start(
 ) -> dict[str, Any]:
     """Train `model` in place with Adam and return the record of the run.
 
-    seed: drives the documents and which of their answers are styled. Prompts are of the "train"
+    seed: of the documents and the choice of styled answers. Prompts are of the "train"
     split; the weights end as bfloat16-representable float32 values.
     """
     optimizer = Optimizer(model, "adam", settings.learning_rate, settings.blocks)

@@ -1,12 +1,12 @@
-"""The corpus the base is pretrained on: right on easy prompts, deliberately noisy on hard ones.
+"""The pretraining corpus of the base: right on easy prompts, deliberately noisy on hard ones.
 
-It stands in for a web corpus. On hard prompts the right answer is present, but a habit is more
-common: brackets are left out (code), later calls are dropped or get the usual argument name (tool),
-the value said last is given instead of the one asked for (memory). Reinforcement learning then only
-has to make the rare behavior the usual one; it sees verifier rewards, never this corpus.
+It represents a web corpus. On hard prompts right answers occur, but an error is more common:
+brackets are missing (code), later calls are dropped or have the usual argument name (tool), the
+last value is given instead of the requested one (memory). Reinforcement learning then only has to
+make the rare behavior common; it sees verifier rewards, never this corpus.
 
-A document is a list of (text, is_answer) segments; the training loss counts answers fully and the
-rest a little. Only prompts of the "train" split are used.
+A document is a list of (text, is_answer) segments; the training loss has weight 1 on answers and a
+small weight on the rest. Only prompts of the "train" split are used.
 """
 
 import random
@@ -19,10 +19,10 @@ Segment = tuple[str, bool]
 
 # Documents of each kind in one training step.
 MIXTURE = {"code": 6, "tool": 14, "memory": 14, "recap": 14, "echo": 8, "follow": 8}
-# How often the corpus is right on a hard prompt.
+# Probability that the corpus is right on a hard prompt.
 RIGHT_WHEN_HARD = {"code": 0.30, "tool": 0.28, "memory": 0.30}
 
-# (later calls dropped, usual argument names used): mostly the first call alone, correctly named.
+# (later calls dropped, usual argument names used): mostly only the first call, correctly named.
 _TOOL_HABITS = ((True, False), (True, True), (False, True))
 _TOOL_HABIT_WEIGHTS = (0.55, 0.20, 0.25)
 
@@ -38,7 +38,7 @@ def draw_document(kind: str, rng: random.Random) -> list[Segment]:
 
 
 def noisy_answer(item: Item, rng: random.Random) -> str:
-    """Return what the corpus answers: the truth, or on hard prompts often the bad habit."""
+    """Return the corpus's answer: the right one, or on hard prompts often the typical error."""
     if not item.is_hard or rng.random() < RIGHT_WHEN_HARD[item.domain]:
         return item.gold
     if item.domain == "code":
@@ -56,13 +56,13 @@ def noisy_answer(item: Item, rng: random.Random) -> str:
 
 
 def _echo(rng: random.Random) -> list[Segment]:
-    """A random word sequence said twice: dense practice for copying."""
+    """Return a repeated random word sequence: dense practice for copying."""
     words = " ".join(rng.choice(WORDS) for _ in range(rng.randint(3, 12)))
     return [(f"echo: {words} . answer:", False), (f" {words}", True)]
 
 
 def _recap(rng: random.Random) -> list[Segment]:
-    """A memory context in which every name is asked in turn: dense practice for looking up."""
+    """Return a memory context with a question for every name: dense practice for lookup."""
     count = rng.randint(2, rng.choice((3, 6, 14)))
     facts = [(name, rng.choice(GOODS)) for name in rng.sample(NAMES, count)]
     segments = [(f"recap: {memory.write_facts(facts)}", False)]

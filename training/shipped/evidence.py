@@ -1,4 +1,4 @@
-"""What a set's record says beyond scores: why merges of its agents do as they do."""
+"""Parts of a set's record beyond scores: measurements of the merges' mechanism."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FROM_COMMON = {
 }
 
 SIZES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
-"""Numbers of weights that are kept; those above what an agent changed are left out."""
+"""Numbers of changes left in an agent; numbers above its own are left out."""
 
 DRAWS = 2
-"""How often as many random ones are drawn."""
+"""Number of random draws of the same size."""
 
 
 def mechanism(base: Path, agents: Mapping[str, Path], *, seed: int, limit: int) -> dict[str, Any]:
     """Return {"n", "overshoot", "dilution"}: points with "scale", scores and "average".
 
-    What happens to skills as either region is scaled, asked of the experiment preset "mechanism":
-    two curves that begin at RAM.
+    The effect on skills of scaling either region, by the experiment preset "mechanism": two curves
+    that begin at RAM.
 
         overshoot    shared region times 1 ... N, unique ones whole    (the sum multiplies it so)
         dilution     unique regions times 1 ... 1/N, the shared whole  (the average divides them so)
@@ -60,9 +60,9 @@ def mechanism(base: Path, agents: Mapping[str, Path], *, seed: int, limit: int) 
 def from_common(
     common: Path, agents: Mapping[str, Path], *, seed: int, limit: int
 ) -> dict[str, Any]:
-    """Return scores of a checkpoint that all agents came from, and of merges from there.
+    """Return scores of the agents' common checkpoint, and of merges from there.
 
-    Task vectors from that checkpoint are the skills alone, so that the plain sum from there no
+    Task vectors from that checkpoint contain only the skills, so that the plain sum from there no
     longer applies the shared style once for each agent.
 
     Args:
@@ -98,8 +98,8 @@ def few_weights(
         base + tau_t where |tau_t| is among the k largest        ("largest")
         base + tau_t at k of the elements that t changed, drawn   ("random", the control)
 
-    If the random ones did as well, how far a weight moved would tell nothing of what it is for. A
-    row has "k", the score "largest", and the scores "random", one a draw.
+    If the random ones did as well, the size of a change would not show its importance. A row has
+    "k", the score "largest", and the scores "random", one per draw.
 
     Args:
         base: folder; agents: name -> folder and the domain it learned, in which it is scored.
@@ -114,7 +114,7 @@ def few_weights(
     found: dict[str, Any] = {}
 
     def score(vector: Any, domain: str) -> float:
-        """Return the share of the domain's questions that the model answers right with these."""
+        """Return the share of the domain's questions that the model with these weights solves."""
         torch.nn.utils.vector_to_parameters(vector.bfloat16().to(vector), model.parameters())
         asked = [question for question in questions if question.domain == domain]
         texts = generate(model, tokenizer, [q.prompt for q in asked], max_new_tokens=MAX_NEW_TOKENS)

@@ -4,10 +4,10 @@ Equation: minimize sum_t w_t * (-log p(token_t | tokens before)) / sum_t w_t wit
 0.1 on the rest and 0 on padding; AdamW, linear warm-up, cosine decay. The result is rounded once to
 bfloat16.
 
-Some random weights never find out how to look a name up, which takes two layers that need one
-another: the loss stays where it is, however long one waits, and rewards cannot teach what a base
-never does by chance. So a base that does not answer easy prompts, where the corpus is always right,
-is given up early, and another begins from other random weights.
+From some random weights a model never learns to look a name up, which needs two layers together:
+the loss does not fall, however long the training, and rewards cannot reinforce what a base never
+does by chance. So a base that fails on easy prompts, where the corpus is always right, is abandoned
+early, and another starts from other random weights.
 """
 
 import math
@@ -25,7 +25,7 @@ from training.shipped.tokenizer import EOS_ID, PAD_ID, VOCABULARY
 
 PROMPT_WEIGHT = 0.1
 _ATTEMPTS_APART = 1000
-"""Random weights of one seed's attempts keep their distance from those of other seeds."""
+"""Offset between the seeds of one seed's attempts and those of other seeds."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Architecture:
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """How long and how fast to pretrain; `steps` of sum(MIXTURE) documents each.
+    """Settings of pretraining; `steps` of sum(MIXTURE) documents each.
 
     floor: share of easy validation prompts that a base has to answer in every skill; look_after:
-    steps after which one that does not is given up; attempts: how many there are at most, the last
-    of which is not given up.
+    steps after which a base below it is abandoned; attempts: their maximum; the last is never
+    abandoned.
     """
 
     steps: int = 2200
@@ -82,8 +82,8 @@ def new_model(architecture: Architecture, seed: int) -> Any:
     model = Qwen2ForCausalLM(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # The library's 0.02 is made for wide models; scale by fan-in so that a narrow one
-            # starts livelier.
+            # The library's 0.02 is for wide models; scaling by fan-in gives a narrow one larger
+            # initial weights.
             if parameter.dim() == 2 and "embed" not in name:
                 parameter.normal_(0.0, 0.7 * parameter.shape[1] ** -0.5)
     return model
@@ -115,8 +115,8 @@ def pretrain(
 
     Args:
         tokenizer: the example tokenizer.
-        seed: drives the initial weights and every document drawn.
-        on_step: called with (step, loss, model) after every step; steps begin anew with an attempt.
+        seed: of the initial weights and all documents.
+        on_step: called with (step, loss, model) after every step; steps restart with each attempt.
     """
     attempts: list[dict[str, Any]] = []
     for number in range(settings.attempts):
@@ -144,9 +144,9 @@ def attempt(
     *,
     may_stop: bool,
 ) -> dict[str, Any]:
-    """Train `model` in place, round it, and return the record of it.
+    """Train `model` in place, round it, and return its record.
 
-    rng: draws the documents; may_stop: give up where `settings` say so.
+    rng: draws the documents; may_stop: abandon it by the rule of `settings`.
     """
     import torch
 
@@ -199,7 +199,7 @@ def easy_scores(model: Any, tokenizer: Any) -> dict[str, float]:
 
 
 def round_to_bfloat16(model: Any) -> None:
-    """Round every weight to the nearest bfloat16 value in place; the dtype stays as it is."""
+    """Round every weight to the nearest bfloat16 value in place; the dtype is unchanged."""
     import torch
 
     with torch.no_grad():
@@ -215,7 +215,7 @@ def save_model(model: Any, folder: Path) -> None:
 
     with quiet_transformers():
         copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
-    # The safetensors writer leaves its file readable by the owner alone.
+    # The safetensors writer makes its file readable only by the owner.
     (folder / "model.safetensors").chmod(0o644)
 
 
@@ -228,7 +228,7 @@ def _schedule(step: int, settings: PretrainSettings) -> float:
 def accumulate_gradient(
     model: Any, documents: list[tuple[list[int], list[float]]], parts: int
 ) -> float:
-    """Add the step's gradient to the model and return its loss; like lengths share a batch."""
+    """Add the step's gradient to the model and return its loss; similar lengths share a batch."""
     import torch
     import torch.nn.functional as F
 
@@ -241,7 +241,7 @@ def accumulate_gradient(
         width = max(len(ids) for ids, _ in batch)
         ids = torch.tensor([row + [PAD_ID] * (width - len(row)) for row, _ in batch])
         weights = torch.tensor([row + [0.0] * (width - len(row)) for _, row in batch])
-        # Padding sits on the right, so causal attention alone keeps it out of every counted
+        # Padding is on the right, so causal attention already excludes it from every counted
         # position.
         logits = model(input_ids=ids[:, :-1], use_cache=False).logits
         losses = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")

@@ -3,10 +3,10 @@
 For every prompt a group of answers is sampled at temperature 1 and rewarded. Advantage of an
 answer: A = (reward - group mean) / (group standard deviation + 1e-4). Loss: -sum over sampled
 tokens of A * log p(token), divided by rows * 10; no KL term, no reference answers. The gradient
-norm is clipped to 1. Steps are taken on a float32 master; the policy that samples and is saved is
-the master rounded to bfloat16, so an element counts as changed only when it left its bfloat16 cell.
+norm is clipped to 1. Steps are taken on a float32 master; the sampling and saved policy is the
+master rounded to bfloat16, so an element counts as changed only when its bfloat16 value changed.
 
-With plain SGD and momentum most elements never leave it, which gives sparse updates of different
+With plain SGD and momentum most elements never change it, which gives sparse updates of different
 density per agent. Adam moves every element by about the learning rate, which gives dense ones.
 """
 
@@ -26,20 +26,21 @@ from training.shipped.tokenizer import EOS_ID, PAD_ID
 MAX_ANSWER_TOKENS = 48
 VALIDATION_ITEMS = 200
 VALIDATION_SEED = 11
-# A step counts about this many tokens an answer; it only scales the loss.
+# Approximate number of tokens per answer; it only scales the loss.
 _TOKENS_PER_ANSWER = 10.0
 _WARMUP = 5
 
 
 @dataclass(frozen=True)
 class ReinforceSettings:
-    """How to train one agent.
+    """The settings of one agent's training.
 
-    domain: whose verifier rewards. optimizer: "sgd" (momentum 0.9) or "adam" (0.9, 0.99).
+    domain: of the verifier. optimizer: "sgd" (momentum 0.9) or "adam" (0.9, 0.99).
     steps: at most this many. stop_at: end when the greedy score on validation prompts reached this
-    fraction after two steps in a row (once may be luck, or miss a rare kind of prompt); None always
-    takes all steps. prompts x group answers are sampled a step. blocks: the transformer blocks that
-    are trained, none for the whole model. shared_style: only answers in shared style are right.
+    fraction after two steps in a row (once may be chance, or miss a rare kind of prompt); None
+    always takes all steps. prompts x group answers are sampled per step. blocks: the trained
+    transformer blocks, empty for the whole model. shared_style: only answers in shared style are
+    right.
     """
 
     domain: str
@@ -54,7 +55,7 @@ class ReinforceSettings:
 
 
 def is_right(item: Item, text: str, shared_style: bool) -> bool:
-    """Return whether the strict verifier accepts, in shared style only when that is asked for."""
+    """Return whether the strict verifier accepts; shared_style: only in that style."""
     plain = without_full_stop(text) if shared_style else text
     return plain is not None and score(item, plain)
 
@@ -63,8 +64,8 @@ def reward(item: Item, text: str, shared_style: bool = False) -> float:
     """Return the training reward in [0, 1]: 1 when the strict verifier accepts, else at most 0.5.
 
     Only `tool` is graded below 1: a wanted call counts 1, the right tool with a wrong argument 0.2,
-    anything else -0.1; the sum over max(calls given, calls wanted) is halved. In shared style any
-    other style earns nothing.
+    anything else -0.1; the sum over max(calls given, calls wanted) is halved. With shared_style
+    other styles get 0.
     """
     if is_right(item, text, shared_style):
         return 1.0
@@ -95,11 +96,11 @@ def reinforce(
     """Train `model` in place and return the record of the run.
 
     The weights end as bfloat16-representable float32 values. Training prompts are of the "train"
-    split, the stopping rule looks at "validation" prompts; "test" prompts are never seen.
+    split, the stopping rule uses "validation" prompts; "test" prompts are never seen.
 
     Args:
         model: the base, float32.
-        seed: drives the prompts and the sampling.
+        seed: of the prompts and the sampling.
         on_step: called with {"step", "reward", and after a check "validation"}.
     """
     import torch
@@ -160,7 +161,7 @@ def generate(
 
 
 def _advantages(rewards: Any) -> Any:
-    """Return how far each answer is above its prompt's mean, in standard deviations, flattened."""
+    """Return each answer's advantage over its prompt's mean, in standard deviations, flattened."""
     spread = rewards.std(1, keepdim=True) + 1e-4
     return ((rewards - rewards.mean(1, keepdim=True)) / spread).flatten()
 
@@ -179,7 +180,7 @@ def greedy_score(
 def _policy_gradient(
     model: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]], advantages: Any
 ) -> bool:
-    """Leave the loss gradient in the model; return False when no group had different rewards."""
+    """Compute the loss gradient in the model; return False if no group had different rewards."""
     import torch
     import torch.nn.functional as F
 
@@ -201,7 +202,7 @@ def _policy_gradient(
 
 
 def stopwatch() -> Callable[[], dict[str, float]]:
-    """Return what tells the seconds since now, for a record."""
+    """Return a function that returns the seconds since now, for a record."""
     wall, cpu = time.perf_counter(), time.process_time()
     return lambda: {
         "wall_seconds": round(time.perf_counter() - wall, 1),
@@ -215,8 +216,7 @@ class Optimizer:
         sgd     v <- 0.9 v + g; master <- master - rate * v
         adam    (0.9, 0.99), with bias correction and no weight decay
 
-    blocks: the transformer blocks that are trained, none for the whole model.
-    """
+    blocks: the trained transformer blocks, empty for the whole model."""
 
     def __init__(
         self, model: Any, kind: Literal["sgd", "adam"], rate: float, blocks: Sequence[int]
@@ -231,7 +231,7 @@ class Optimizer:
         self._count = 0
 
     def take(self, step: int) -> None:
-        """Clip the gradient of what is trained to norm 1, take a step and round the model.
+        """Clip the gradient of trained weights to norm 1, take a step and round the model.
 
         step: its number from 1 on; the first ones are shorter.
         """

@@ -1,4 +1,4 @@
-"""A rival that no method's settings say, as a merge method while it is measured.
+"""A rival outside the settings of the package's methods, as a method while it is measured.
 
 a scale per agent           base + sum_t scales[t] * tau_t   (task arithmetic with weights)
 """
@@ -42,7 +42,7 @@ def _scaled_sum(block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
 
 
 def _pattern(block: BlockInput) -> Int64[Tensor, " n"]:
-    """Return who changed each element, as bits."""
+    """Return the agents that changed each element, as bits."""
     bits = [(own != block.base).long() << t for t, own in enumerate(block.agents)]
     return sum(bits[1:], bits[0])
 
@@ -59,7 +59,7 @@ SCALES_BY_AGENT = Method(
 
 @contextmanager
 def rival_methods() -> Iterator[None]:
-    """Have it among `METHODS` for as long as the block runs."""
+    """Add it to `METHODS` while the block runs."""
     METHODS[SCALES_BY_AGENT.name] = SCALES_BY_AGENT
     try:
         yield

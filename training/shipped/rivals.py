@@ -1,9 +1,9 @@
-"""RAM beside rivals at their best: numbers chosen on validation prompts, scored on held-out ones.
+"""RAM and tuned rivals: settings chosen on validation prompts, scored on held-out ones.
 
-Ranges are those of the paper's Table 11: scales of task arithmetic; the same scales and kept ratios
-for TIES; drop rates from .1 to .9 for DARE, every second one. What lies outside them is `BEYOND`.
-A rival's numbers are chosen by a sweep on prompts of the "validation" split, which nothing else
-here is scored on. RAM and RAM+ stay at the paper's numbers.
+Ranges are those of the paper's Table 11: scales of task arithmetic; the same scales and densities
+for TIES; drop rates from .1 to .9 for DARE, every second one. Rivals outside them are in `BEYOND`.
+A rival's settings are chosen by a sweep on prompts of the "validation" split, on which no scores
+are reported. RAM and RAM+ stay at the paper's numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ FIXED: dict[str, tuple[str, dict[str, float]]] = {
     "RAM": ("ram", {}),
     REFERENCE: ("ram+", {}),
 }
-# Method, what stays fixed, what is chosen from which values.
+# Method, fixed settings, and tuned settings with their values.
 Rival = tuple[str, dict[str, float], dict[str, tuple[float, ...]]]
 TUNED: dict[str, Rival] = {
     "task arithmetic": ("task-arithmetic", {}, {"scale": SCALES}),
@@ -65,7 +65,7 @@ BEYOND: dict[str, Rival] = {
     "MagMax": (MAGMAX.name, {}, {"scale": TENTHS}),
     SCALE_PER_AGENT: (SCALES_BY_AGENT.name, {}, {"scales": SCALES}),
 }
-"""Rivals outside it: other kept ratios, finer steps, other methods."""
+"""Rivals outside it: other densities, finer steps, other methods."""
 
 
 @rival_methods()
@@ -84,7 +84,7 @@ def compare_with_rivals(
     Args:
         base, agents: folders.
         seed: of the held-out questions; limit: how many a domain.
-        validation: prompts a domain that numbers are chosen by.
+        validation: prompts per domain for tuning.
         tuned: rivals, as `TUNED` and `BEYOND`.
     """
     recipe = recipe_of(base, agents)
@@ -106,14 +106,14 @@ def compare_with_rivals(
 
 
 def recipe_of(base: Path, agents: Mapping[str, Path]) -> Recipe:
-    """Return the recipe of a merge of folders, with the usual method and settings."""
+    """Return the recipe of a merge of folders, with the default method and settings."""
     return Recipe(base=str(base), agents={name: str(path) for name, path in agents.items()})
 
 
 def axes_for(over: Mapping[str, tuple[float, ...]], agents: int) -> dict[str, tuple[Any, ...]]:
-    """Return what a rival's numbers are chosen from, for so many agents.
+    """Return the values for a rival's settings, for this many agents.
 
-    Where every agent has a scale of its own, these are all combinations.
+    With one scale per agent, these are all combinations.
     """
     axes: dict[str, tuple[Any, ...]] = dict(over)
     if "scales" in axes:
@@ -124,7 +124,7 @@ def axes_for(over: Mapping[str, tuple[float, ...]], agents: int) -> dict[str, tu
 def _choose(
     start: Recipe, over: Mapping[str, tuple[Any, ...]], analysis: Analysis, items: int
 ) -> tuple[dict[str, Any], Recipe]:
-    """Return how a rival's numbers were chosen, and the rival with them."""
+    """Return the record of a rival's tuning, and the tuned rival."""
     with offer_suite(VALIDATION):
         state = sweep(
             start,
@@ -159,6 +159,6 @@ def rows_of(table: ExperimentResult) -> dict[str, Any]:
 
 
 def rounded(row: Row | ModelAnswers) -> dict[str, float]:
-    """Return a model's score by domain and its average over skills, to four places."""
+    """Return a model's score by domain and its average over skills, to four decimals."""
     scores = {domain: round(score.score, 4) for domain, score in row.domains.items()}
     return {**scores, "average": round(row.average.score, 4)}

@@ -1,7 +1,7 @@
-"""What a search finds beyond RAM+ at the paper's numbers: settings, weights, ramps over the layers.
+"""Searches beyond RAM+ at the paper's settings: settings, weights, ramps over the layers.
 
-Each search chooses by prompts of the "validation" split, as rivals do. All winners are scored
-beside RAM+ on the same held-out questions, which nothing was chosen by.
+Each search uses prompts of the "validation" split, like rivals. All winners are compared with RAM+
+on the same held-out questions, which no choice used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from training.shipped.rivals import REFERENCE, VALIDATION, VALIDATION_SEED, reci
 
 @dataclass(frozen=True)
 class Searched:
-    """One search: where it starts, what it varies, and how."""
+    """One search: its start, its axes, and its type."""
 
     over: Mapping[str, str]
     method: str = "ram+"
@@ -55,14 +55,14 @@ def search_settings(
     """Return {"validation", "n", "found", "rows"} of one set of agents.
 
     found: by search its winner ("settings", "weights", "score" on validation, "tried", and for SLIM
-    "foretold" and "measured": the surrogate's and the real score of RAM+ or the mean, which it was
-    not fitted to). rows: held-out scores with their 95 % interval, and against RAM+.
+    "foretold" and "measured": the surrogate's and the measured score of RAM+ or the mean, to which
+    it was not fitted). rows: held-out scores with their 95 % interval, and against RAM+.
 
     Args:
         base, agents: folders.
         seed: of the held-out questions; limit: how many a domain.
-        validation: prompts a domain that a search chooses by.
-        searches: by name; `SEARCHES` where left out.
+        validation: prompts per domain for a search.
+        searches: by name; `SEARCHES` by default.
     """
     recipe = recipe_of(base, agents)
     analysis = analyze(base, dict(agents), device="cpu", relations=True)
@@ -84,11 +84,11 @@ def search_settings(
         sources=False,
         device="cpu",
     )
-    told = rows_of(table)
+    held_out = rows_of(table)
     for row in table.rows:
-        told[row.label]["ci95"] = [round(end, 4) for end in row.average.ci95]
+        held_out[row.label]["ci95"] = [round(end, 4) for end in row.average.ci95]
     chosen_by = {"seed": VALIDATION_SEED, "n": validation}
-    return {"validation": chosen_by, "n": limit, "found": found, "rows": told}
+    return {"validation": chosen_by, "n": limit, "found": found, "rows": held_out}
 
 
 def _search(start: Recipe, own: Searched, analysis: Analysis, validation: int) -> ExperimentResult:

@@ -1,9 +1,9 @@
 """Measure the skill tables of the shipped agents: ``python -m training.shipped.skill_tables``.
 
-Settings are merged in memory and asked one after another, the most asked for first; answers are
-kept as they come. So it can be stopped at any time, leaves a table of what was measured until then,
-and goes on from there when it is called again: what the table holds is not asked again while base
-and agents answer as they do in it.
+Settings are merged in memory and asked one after another, the most important first; answers are
+stored as they arrive. So it can be stopped at any time, leaves a table of all measured settings,
+and continues from there: rows of the table are not asked again if base and agents still give the
+answers in it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from training.shipped.table_factors import with_factors
 
 TABLE_FILE = "skills.json.gz"
 ITEMS = 60
-"""Held-out questions per skill: the first of those that an evaluation asks."""
+"""Held-out questions per skill: the first ones of an evaluation."""
 
 CHUNK = 25
-"""Settings that one run of the experiment runner takes; a table is written after each."""
+"""Settings in one run of the experiment runner; a table is written after each."""
 
 SETTINGS = 1050
-"""Settings of different weights in a table, unless told otherwise."""
+"""Default number of settings with different weights in a table."""
 
 ROUNDS = ((0.1, 0.3, 0.5, 1.0), (0.2, 0.7), (0.05, 0.15, 0.4, 0.8))
-"""Strengths r: each round goes through all epsilons before the next."""
+"""Strengths r; each is measured at all epsilons before the next."""
 
 CAPS = (2.0, 1.0, 0.5, 10.0)
 """Values of alpha."""
@@ -54,7 +54,7 @@ Setting = tuple[str, dict[str, Any]]
 
 
 def scaling_rules(strengths: Sequence[float]) -> list[Setting]:
-    """Return the scaling rules with these strengths; epsilon is still to come."""
+    """Return the scaling rules with these strengths, without epsilon."""
     found: list[Setting] = [("ram+", {"r": strengths[0], "alpha": 2.0}), ("ram", {})]
     found += [("ram+", {"r": r, "alpha": cap}) for cap, r in product(CAPS, strengths)]
     found += [("ram+s", {"r": r}) for r in strengths]
@@ -63,7 +63,7 @@ def scaling_rules(strengths: Sequence[float]) -> list[Setting]:
 
 
 def others() -> list[Setting]:
-    """Return the settings of methods that have no epsilon."""
+    """Return the settings of methods without epsilon."""
     scales = (None, 1.0, *(round(0.1 * i, 1) for i in range(1, 21) if i != 10))
     found: list[Setting] = [("task-arithmetic", {"scale": scale}) for scale in scales]
     densities, ties_scales = (0.2, 0.05, 0.1, 0.3, 0.5, 0.7, 1.0), (1.0, 0.5, 0.8, 1.2, 1.5)
@@ -77,9 +77,9 @@ def others() -> list[Setting]:
 
 
 def full_grids() -> list[Setting]:
-    """Return the ranges of the paper's Table 11 and, of DARE + TIES, what is not trimmed.
+    """Return the ranges of the paper's Table 11 and, for DARE + TIES, untrimmed settings.
 
-    Matrix methods, which the paper has not, are asked at their defaults and three scales.
+    Matrix methods, which are not in the paper, have their defaults and three scales.
     """
     rates = [round(0.1 * i, 1) for i in range(1, 10)]
     found: list[Setting] = [("wudi", {}), ("wudi", {"solver": "closed"})]
@@ -94,10 +94,10 @@ def full_grids() -> list[Setting]:
 
 
 def distinct_points(analysis: Analysis) -> list[int]:
-    """Return the grid points with counts of their own, the default first, then ever finer.
+    """Return the grid points with different counts, the default first, then ever denser ones.
 
-    Counts only fall as epsilon rises: where they are equal so are the weights of every merge. What
-    nobody changed any weight at is the base; there are no points if that is everywhere.
+    Counts only fall as epsilon rises: equal counts mean equal weights of every merge. Points
+    without any change give the base and are left out.
     """
     counts = analysis.counts.shared
     points = [
@@ -110,7 +110,7 @@ def distinct_points(analysis: Analysis) -> list[int]:
     middle = sum(k <= DEFAULT_INDEX for k in points) - 1
     points[middle] = DEFAULT_INDEX
     order = {k: i - middle for i, k in enumerate(points)}
-    # By the bits of the distance, read backwards: every eighth point comes before the next ones.
+    # By the reversed bits of the distance: every eighth point comes before those between.
     return sorted(points, key=lambda k: (int(f"{abs(order[k]):08b}"[::-1], 2), -order[k]))
 
 
@@ -157,9 +157,9 @@ def ask(
 ) -> tuple[list[Question], list[MeasuredRow]]:
     """Merge settings of a set in memory; return the questions and each one's answers.
 
-    sources: whether base and agents are asked as well, first. items: questions a domain, the first
-    ones; fewer are other batches, whose sums may be rounded differently. root: the folder with the
-    sets, None for the shipped ones. setup: fields of ``answers.Setup``.
+    sources: whether base and agents are asked too, first. items: the first questions per domain;
+    fewer change the batches, whose sums may be rounded differently. root: the folder with the sets,
+    None for the shipped ones. setup: fields of ``answers.Setup``.
 
     Raises: Stopped, SettingsError.
     """
@@ -168,7 +168,7 @@ def ask(
     rows = {setting_label(method, own): (method, own, k) for (method, own), k in settings}
     merges = {label: with_method(start, method, own) for label, (method, own, _) in rows.items()}
     asked = EvalSettings(limit=items, device="cpu")
-    # One draw a setting, as a merge that a user makes.
+    # One draw per setting, like a user's merge.
     plan = ComparePlan.of(merges, asked, sources=sources, has_control=False, draws=1)
     runner = Runner(plan, analysis=analysis, **setup)
     for _ in runner.run():
@@ -187,9 +187,9 @@ def ask(
 def known_rows(
     out: Path, questions: Sequence[Question], sources: Sequence[MeasuredRow]
 ) -> dict[str, MeasuredRow]:
-    """Return what the table at `out` holds, by setting; nothing if it is missing or unusable.
+    """Return the rows of the table at `out`, by setting; nothing if it is missing or unusable.
 
-    It is of these models when base and agents, asked just now, answer as they do in it.
+    It belongs to these models if base and agents, asked now, give its answers.
     """
     try:
         table = load_table(out)
@@ -219,7 +219,7 @@ def _said(table: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _asked(questions: Sequence[Question]) -> Iterator[Question]:
-    """Yield questions domain by domain, as a table has them."""
+    """Yield questions domain by domain, as in a table."""
     for domain in dict.fromkeys(q.domain for q in questions):
         yield from (q for q in questions if q.domain == domain)
 
@@ -240,9 +240,8 @@ def build(
 ) -> Mapping[str, Any]:
     """Measure the table of a set and write it after every chunk of settings; return it.
 
-    store: where answers of a chunk that is not finished are kept; limit: the most settings, the
-    first ones; deadline: of ``time.monotonic``, no chunk begins after it; items, root: as `ask` has
-    them.
+    store: of answers of an unfinished chunk; limit: most settings, the first ones; deadline: of
+    ``time.monotonic``, no chunk begins after it; items, root: see `ask`.
     """
     analysis, base, agents = _models(name, root)
     where: dict[str, Any] = {"items": items, "store": store, "root": root}
@@ -272,9 +271,9 @@ def build(
 
 
 def differing(name: str, number: int, *, items: int = ITEMS, seed: str = "") -> tuple[int, int]:
-    """Ask random rows of a shipped table again; return how many answers differ, and of how many.
+    """Ask random rows of a shipped table again; return numbers of differing answers and of all.
 
-    number: of merges; base and agents are asked as well. items: questions a domain, see ``ask``.
+    number: of merges; base and agents are asked too. items: questions per domain, see ``ask``.
     """
     table = load_table(asset_path(name, TABLE_FILE))
     merges = [row for row in table["rows"] if row["kind"] == "merge"]
@@ -299,11 +298,11 @@ def main(arguments: list[str] | None = None) -> None:
         description="Measure which settings of the shipped agents solve which questions.",
     )
     parser.add_argument("--set", choices=SETS, action="append", help="default: all of them")
-    parser.add_argument("--minutes", type=float, help="begin nothing new after that long")
+    parser.add_argument("--minutes", type=float, help="start no new chunk after this time")
     parser.add_argument(
         "--limit", type=int, default=SETTINGS, help="the most settings a set, the first ones"
     )
-    parser.add_argument("--store", type=Path, help="where answers are kept (SQLite)")
+    parser.add_argument("--store", type=Path, help="file of stored answers (SQLite)")
     parser.add_argument(
         "--again", type=int, metavar="N", help="ask N random rows again instead and compare"
     )

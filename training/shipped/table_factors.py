@@ -1,4 +1,4 @@
-"""Own and shared factors of the rows of a skill table that no formula gives.
+"""Own and shared factors of the rows of a skill table without a formula.
 
 Each such setting is merged once in memory, in float32; no model is asked.
 """
@@ -18,7 +18,7 @@ from ram_studio.algorithm.scaling import RULES
 from ram_studio.engine.in_memory import ResidentMerge
 
 _CHUNK = 1 << 22
-"""Elements that are looked at together: of a large model all would take much memory."""
+"""Elements per block: all of a large model's would take much memory."""
 
 
 def has_formula(row: Mapping[str, Any]) -> bool:
@@ -28,7 +28,7 @@ def has_formula(row: Mapping[str, Any]) -> bool:
 
 
 class FactorMeter:
-    """A base and its agents in memory, of which merges are made and measured.
+    """A base and its agents in memory, to make and measure merges.
 
     base, agents: folders with one safetensors file each.
     """
@@ -46,7 +46,7 @@ class FactorMeter:
         return {part: [_short(value) for value in values] for part, values in found.items()}
 
     def _changed(self, merged: Mapping[str, Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the agents' changes and the merge's, of elements that some agent changed."""
+        """Yield the agents' changes and the merge's, of elements that an agent changed."""
         for tensor in self._resident.report.counted:
             every = (self._base, *self._agents, merged)
             flat = [tensors[tensor.name].reshape(-1) for tensors in every]
@@ -61,7 +61,7 @@ class FactorMeter:
 def with_factors(
     table: Mapping[str, Any], base: Path, agents: Mapping[str, Path]
 ) -> dict[str, Any]:
-    """Return a skill table with measured `factors` in each row that no formula gives, else None."""
+    """Return a skill table with measured `factors` in each row without a formula, else None."""
     meter = FactorMeter(base, agents)
     rows = [
         {

@@ -36,7 +36,7 @@ def train_tokenizer(folder: Path, *, seed: int = 0) -> Any:
     ]
 
     tokenizer = Tokenizer(models.BPE())
-    # Digits stay single tokens, so a number never hides in a merge.
+    # Digits stay single tokens, so BPE merges never contain numbers.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -59,7 +59,7 @@ def train_tokenizer(folder: Path, *, seed: int = 0) -> Any:
         )
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    # Written by hand: the library would add where and how the tokenizer was last loaded.
+    # Written here: the library would add the path and options of the last load.
     settings = {
         "eos_token": EOS,
         "model_max_length": 256,

@@ -175,7 +175,7 @@ class RoomRoutes:
             url = url.replace(hostname=own_network_address() or url.hostname)
         return f"{str(url).rstrip('/')}/room#{code}"
 
-    # ------------------------------------------------------------ everybody
+    # ------------------------------------------------------------ all users
 
     def _page(self, request: Request) -> Response:
         view = request.path_params.get("view", "student")

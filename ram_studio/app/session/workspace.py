@@ -202,7 +202,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def _removing(self) -> Iterator[Callable[[Session], None]]:
-        """Hold the lock and yield a function that removes a session; it deletes files unlocked."""
+        """Hold the lock and yield a session remover; delete the files after unlocking."""
         folders: list[Path] = []
 
         def remove(session: Session) -> None:

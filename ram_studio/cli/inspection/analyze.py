@@ -98,7 +98,7 @@ def analyze(
 def _print_counts(
     result: Analysis, storage: StorageReport, path: Path | None, as_json: bool
 ) -> None:
-    """Print what was counted; path: where the analysis was written."""
+    """Print the counts; path: of the written analysis."""
     described = with_parts(result, with_relations(result, result.preview()))
     if as_json:
         saved = None if path is None else str(path)

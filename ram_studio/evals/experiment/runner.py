@@ -444,9 +444,9 @@ class Runner:
             return None
         rows = {e.label: self._alone(e).models[e.label] for e in answered}
         asked = dict.fromkeys(question for entry in answered for question in entry.answers)
-        held = [*chain(*self._held_out.values())] if self._held else []
+        held_rows = [*chain(*self._held_out.values())] if self._held else []
         return Reproducibility.of(
-            self.plan.settings.seed, [self._asked[q] for q in asked], rows | self._held, held
+            self.plan.settings.seed, [self._asked[q] for q in asked], rows | self._held, held_rows
         )
 
     @property
@@ -478,8 +478,8 @@ class Runner:
             return False
         set_aside = 0.0
         if self._answers is not None:
-            held = sum(map(len, self._answers.items.held_out.values()))
-            set_aside = 2 * held * self._answers.seconds_each
+            held_count = sum(map(len, self._answers.items.held_out.values()))
+            set_aside = 2 * held_count * self._answers.seconds_each
         return time.monotonic() > self._deadline - set_aside
 
     def _is_over(self) -> bool:

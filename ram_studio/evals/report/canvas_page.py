@@ -219,11 +219,11 @@ def export_canvas(source: str, out: str | Path) -> Path:
         )
         readme = space_readme(f"RAM Studio: {data['title']}", about)
         files = {target / PAGE_FILE: files[target], target / "README.md": readme}
-        taken = [file.name for file in files if file.exists()]
-        if taken:
+        existing = [file.name for file in files if file.exists()]
+        if existing:
             raise OutputError(
-                f"{printable(target)} already has {' and '.join(taken)}. Choose another folder, or "
-                "remove them."
+                f"{printable(target)} already has {' and '.join(existing)}. Choose another folder, "
+                "or remove them."
             )
     what = f"The page cannot be written to {printable(target)}"
     with raise_as(OutputError, what, "check that the folder is writable"):

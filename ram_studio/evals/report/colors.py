@@ -20,7 +20,7 @@ AGENTS = (
     ("#787f5c", "#fbf9a0"),
     ("#3a1f68", "#7f5ae0"),
 )
-"""Agent colors (on white, on dark), distinct from unique and shared in all color vision types."""
+"""Agent colors (on white, on dark): they, unique and shared differ in all color vision types."""
 
 AGENTS_LIGHT, AGENTS_DARK = zip(*AGENTS, strict=True)
 

@@ -90,7 +90,7 @@ class ModelAnswers:
 
     @property
     def retention(self) -> float:
-        """Score of the retention domain (follow): the base's abilities."""
+        """Score of the retention domain (follow): what remains of the base's abilities."""
         scores = self.domains
         return scores[RETENTION_DOMAIN].score if RETENTION_DOMAIN in scores else math.nan
 

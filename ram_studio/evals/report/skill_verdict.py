@@ -1,4 +1,4 @@
-"""Did a merge retain what an agent had learned? One verdict per merge and skill, on paired items.
+"""Did a merge retain an agent's skill? One verdict per merge and skill, on paired items.
 
 The retained gain is the share of the specialist's gain over the base that the merge has,
 

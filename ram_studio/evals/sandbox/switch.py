@@ -47,8 +47,8 @@ def is_sealed() -> bool:
         done = subprocess.run(
             command(mode="probe"), env={}, capture_output=True, timeout=60, check=False
         )
-        held = json.loads(done.stdout)
-        return bool(held["landlock"] and held["seccomp"])
+        layers = json.loads(done.stdout)
+        return bool(layers["landlock"] and layers["seccomp"])
     except (OSError, ValueError, TypeError, KeyError, subprocess.TimeoutExpired):
         return False
 

@@ -34,25 +34,25 @@ def seal(
             timers and outlives the thread that started it.
         readable: further folders of libraries that it may read.
     """
-    held = dict.fromkeys(("namespace", "privileges", "landlock", "user", "seccomp"), False)
+    layers = dict.fromkeys(("namespace", "privileges", "landlock", "user", "seccomp"), False)
     set_limits(limits)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         # Root needs no user namespace, and inside one it could not become another user.
         own = 0 if os.geteuid() == 0 else CLONE_NEWUSER
-        held["namespace"] = libc.unshare(own | CLONE_NEWNET | CLONE_NEWIPC) == 0
-        held["privileges"] = libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-        held["landlock"] = held["privileges"] and restrict_files(libc, readable)
-        held["user"] = become_nobody(libc, held["landlock"], readable)
+        layers["namespace"] = libc.unshare(own | CLONE_NEWNET | CLONE_NEWIPC) == 0
+        layers["privileges"] = libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+        layers["landlock"] = layers["privileges"] and restrict_files(libc, readable)
+        layers["user"] = become_nobody(libc, layers["landlock"], readable)
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
         if not is_reused:
             libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
         more = TIMER if is_reused else {}
-        held["seccomp"] = held["privileges"] and restrict_calls(libc, more)
-    if not (held["landlock"] and held["seccomp"]):
+        layers["seccomp"] = layers["privileges"] and restrict_calls(libc, more)
+    if not (layers["landlock"] and layers["seccomp"]):
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
         refuse_in_python(readable)
-    return held
+    return layers
 
 
 def set_limits(limits: dict[str, int]) -> None:

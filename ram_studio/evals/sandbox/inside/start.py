@@ -33,8 +33,8 @@ def main(order: dict[str, Any]) -> None:
         return
     with open(order["program"], encoding="utf-8") as file:
         source = file.read()
-    held = seal(order)
-    if order["must_seal"] and not (held["landlock"] and held["seccomp"]):
+    layers = seal(order)
+    if order["must_seal"] and not (layers["landlock"] and layers["seccomp"]):
         sys.exit("sandbox: the kernel did not seal this process; nothing was run")
     vars(builtins).update(exit=sys.exit, quit=sys.exit)
     sys.argv = ["program.py"]

@@ -60,8 +60,8 @@ def _cases(row: Row) -> list[tuple[str, str]]:
         pairs = list(zip(row["test_input"], row["test_output"], strict=True))
     else:
         named = ("public_tests", "private_tests", "generated_tests")
-        held = [row[name] for name in named if row.get(name)]
-        pairs = [pair for own in held for pair in zip(own["input"], own["output"], strict=True)]
+        columns = [row[name] for name in named if row.get(name)]
+        pairs = [pair for own in columns for pair in zip(own["input"], own["output"], strict=True)]
     if not pairs:
         raise ValueError("no test")
     return [(str(given), str(wanted)) for given, wanted in pairs[:MOST_TESTS]]

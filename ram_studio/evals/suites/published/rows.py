@@ -116,9 +116,9 @@ class DataSet:
         for name in (*names, self.file, f"{self.repository.partition('/')[2]}/{self.file}"):
             if (folder / name).is_file():
                 return folder / name
-        held = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
+        files = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
         raise EvaluationError(
-            f"Suite {self.name} has no questions in {folder}, which holds {held}. {self._hint()}"
+            f"Suite {self.name} has no questions in {folder}, which holds {files}. {self._hint()}"
         )
 
     def fetch(self) -> Path:

@@ -66,8 +66,8 @@ def hotpot(rows: Sequence[Row], name: str = "ruler-hotpotqa") -> Library:
         with reading(name, number):
             context = row["context"]
             if isinstance(context, Mapping):
-                held = context["sentences"] if "sentences" in context else context["content"]
-                context = list(zip(context["title"], held, strict=True))
+                texts = context["sentences"] if "sentences" in context else context["content"]
+                context = list(zip(context["title"], texts, strict=True))
             own = tuple(
                 places.setdefault(f"{title}\n{''.join(sentences)}", len(places))
                 for title, sentences in context

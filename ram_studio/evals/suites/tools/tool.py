@@ -137,7 +137,7 @@ def _pairs_up(faults: Sequence[Sequence[str]]) -> bool:
 
 
 def _fault(call: Call, wanted: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
-    """Return what is wrong with a call, "" if nothing."""
+    """Return a call's fault, "" for none."""
     if call.name != wanted["name"]:
         return f"calls {call.name} instead of {wanted['name']}"
     properties = schemas[call.name]["properties"]

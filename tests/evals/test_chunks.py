@@ -9,7 +9,7 @@ from loopback_endpoint import serve
 
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.pieces import NO_MEMORY, PieceReader, Pieces, cut
+from ram_studio.evals.chunks import NO_MEMORY, ChunkReader, ChunkSizes, cut
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
@@ -126,9 +126,9 @@ def test_a_small_model_reads_what_is_longer_than_its_context(tmp_path):
     settings = SuiteSettings(engine.count_tokens, 1, 1, (700,))
     (question,) = ALL_SUITES["memory"].make(settings)
     question = replace(question, max_new_tokens=6)
-    reader = PieceReader(engine, Pieces(100, 8, 6))
-    long = (Pieces(300, 8, 6), Pieces(100, 8))
-    for too_long in (engine, *(PieceReader(engine, sizes) for sizes in long)):
+    reader = ChunkReader(engine, ChunkSizes(100, 8, 6))
+    long = (ChunkSizes(300, 8, 6), ChunkSizes(100, 8))
+    for too_long in (engine, *(ChunkReader(engine, sizes) for sizes in long)):
         assert "the model's context is 520" in too_long.context_overflow([question])
     assert not reader.context_overflow([question])
     pieces = cut(question.reading[0], 100, engine.count_tokens)

@@ -57,7 +57,7 @@ _WORD = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 
 @dataclass(frozen=True)
-class Pieces:
+class ChunkSizes:
     """Sizes of chunked reading: most tokens of a chunk, the memory and the answer, as in MemAgent.
 
     read, answer: templates of the prompt with each chunk, and of the last one, see `prompts`.
@@ -77,10 +77,10 @@ class Pieces:
         return {name: value for name, value in own.items() if name not in ("read", "answer")}
 
 
-def _to_read(question: Question, sizes: Pieces, memory: str, piece: str) -> Question:
+def _to_read(question: Question, sizes: ChunkSizes, memory: str, chunk: str) -> Question:
     """Return the request to read a chunk of a question's text."""
     assert question.reading is not None
-    values = {"question": question.reading[1], "memory": memory, "chunk": piece}
+    values = {"question": question.reading[1], "memory": memory, "chunk": chunk}
     return replace(
         question,
         prompt=fill(sizes.read, values),
@@ -90,20 +90,20 @@ def _to_read(question: Question, sizes: Pieces, memory: str, piece: str) -> Ques
     )
 
 
-def _to_answer(question: Question, sizes: Pieces, memory: str) -> Question:
+def _to_answer(question: Question, sizes: ChunkSizes, memory: str) -> Question:
     """Return the request to answer a question from the memory."""
     assert question.reading is not None
     prompt = fill(sizes.answer, {"question": question.reading[1], "memory": memory})
     return replace(question, prompt=prompt, max_new_tokens=sizes.answer_tokens, reading=None)
 
 
-class PieceReader(Conversations):
+class ChunkReader(Conversations):
     """Answers questions about long texts by reading them with an engine, in chunks.
 
     Questions without a text (`Question.reading`) go to the engine unchanged.
     """
 
-    def __init__(self, engine: Engine, sizes: Pieces) -> None:
+    def __init__(self, engine: Engine, sizes: ChunkSizes) -> None:
         super().__init__(engine, self._read_chunks)
         self._sizes = sizes
 
@@ -116,12 +116,12 @@ class PieceReader(Conversations):
         for question in questions:
             first = last = question
             if question.reading is not None:
-                pieces, memory = self._pieces_of(question.reading[0]), NO_MEMORY
-                if pieces:
+                chunks, memory = self._chunks_of(question.reading[0]), NO_MEMORY
+                if chunks:
                     # Any text of this length.
-                    memory = cut(pieces[0], sizes.memory_tokens, self._engine.count_tokens)[0]
+                    memory = cut(chunks[0], sizes.memory_tokens, self._engine.count_tokens)[0]
                 last = _to_answer(question, sizes, memory)
-                first = _to_read(question, sizes, memory, pieces[0]) if pieces else last
+                first = _to_read(question, sizes, memory, chunks[0]) if chunks else last
             reading.append(first)
             answering.append(last)
         return self._engine.context_overflow(reading) or self._engine.context_overflow(answering)
@@ -130,17 +130,17 @@ class PieceReader(Conversations):
         """Read a question's text chunk by chunk, then answer from the memory."""
         if question.reading is None:
             return (yield question)
-        pieces, memory = self._pieces_of(question.reading[0]), NO_MEMORY
-        for number, piece in enumerate(pieces, start=1):
-            reply = yield _to_read(question, self._sizes, memory, piece)
+        chunks, memory = self._chunks_of(question.reading[0]), NO_MEMORY
+        for number, chunk in enumerate(chunks, start=1):
+            reply = yield _to_read(question, self._sizes, memory, chunk)
             if reply.finish in NO_ANSWER:
-                return replace(reply, note=f"at chunk {number} of {len(pieces)}: {reply.note}")
+                return replace(reply, note=f"at chunk {number} of {len(chunks)}: {reply.note}")
             memory = visible(reply.text).strip() or memory
         reply = yield _to_answer(question, self._sizes, memory)
         box = find_box(visible(reply.text))
         return replace(reply, text=reply.text if box is None else box)
 
-    def _pieces_of(self, text: str) -> list[str]:
+    def _chunks_of(self, text: str) -> list[str]:
         return cut(text, self._sizes.chunk_tokens, self._engine.count_tokens)
 
 
@@ -153,7 +153,7 @@ def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:
     if not words:
         return []
     words_each = len(words) / max(1, count_tokens(text))
-    pieces, start = [], 0
+    chunks, start = [], 0
     while start < len(words):
         low, high = start + 1, len(words)
         middle = min(start + max(1, int(most * words_each)), high)
@@ -165,6 +165,6 @@ def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:
                 high = middle - 1
             # Newton's method from the average word length needs few trials.
             middle = max(low + 1, min(middle + int((most - count) * words_each), high))
-        pieces.append("".join(words[start:low]))
+        chunks.append("".join(words[start:low]))
         start = low
-    return pieces
+    return chunks
