@@ -74,8 +74,8 @@ def check_push(repository: str, *, public: bool = False) -> None:
     """
     if split_hub_id(repository) != (repository, None):
         raise HubError(
-            f"{printable(repository)} is not a Hub id; push to owner/name, where the "
-            "owner is you or an organization of yours."
+            f"{printable(repository) or 'An empty name'} is not a Hub id; push to owner/name, where "
+            "the owner is you or an organization of yours."
         )
     token = rights.token()
     if token is False or not (token or huggingface_hub.get_token()):
