@@ -150,14 +150,17 @@ def run_plan(plan: Plan, session: Session, workspace: Workspace) -> Work[Experim
 # ---------------------------------------------------------------------------- sweep
 
 
-def range_text(name: str, low: float | None, high: float | None, count: float) -> str:
+def range_text(name: str, low: float | None, high: float | None, count: float, most: float) -> str:
     """Return a parameter's range as `evals.experiment.space` reads it.
 
-    Raises: SettingsError without two numbers.
+    Raises: SettingsError without two numbers from 0 to ``most``.
     """
     ends = [float(end) for end in (low, high) if end is not None]
     if len(ends) < 2 or not all(map(math.isfinite, ends)):
         raise SettingsError(f"The range of {name} needs two numbers, from and to.")
+    for end in ends:
+        if not 0 <= end <= most:
+            raise SettingsError(f"The range of {name} has {end:g}; choose from 0 to {most:g}.")
     log = ":log" if name == "epsilon" else ""
     return f"{ends[0]!r}:{ends[1]!r}:{int(count)}{log}"
 
@@ -173,8 +176,8 @@ def plan_of(
     """Return the checked plan of the panel's form.
 
     Args:
-        ranges: by setting, whether it is varied, from, to, and how many values; left out where
-            none of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
+        ranges: by setting, whether it is varied, from, to, how many values, and the largest;
+            left out where none of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
         budget: as `plan_over` takes it.
 
     Raises: SettingsError, EvaluationError for what cannot be swept.
