@@ -164,8 +164,8 @@ def test_rows_without_a_source_are_left_out_and_names_are_made() -> None:
         ("", ["a"], ["x"], "No base"),
         ("b", [""], [""], "No agent"),
         ("b", ["a", "a"], ["x", "y"], "Two agents are called a"),
+        ("b", ["base"], ["x"], '^The agent\'s name is "base": this name is kept for the base'),
         ("b", ["<img>"], ["x"], "<img>"),
-        ("b", ["base"], ["x"], "base"),
     ],
 )
 def test_a_wrong_form_says_what_to_enter(base, names, sources, text) -> None:

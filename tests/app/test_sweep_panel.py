@@ -185,7 +185,10 @@ def test_time_is_estimated_by_hub_models_that_check_asked(panel, workspace):
         ({"methods": ["ram+"], "r": OFF}, "Nothing is varied"),
         ({"r": (True, None, 0.4, 3)}, "needs two numbers"),
         ({"r": (True, 0.4, 0.1, 3)}, "the first end must be the lower"),
-        ({"r": (True, 0, 1, 12), "alpha": (True, 0, 4, 12)}, "the budget is 60"),
+        # Tune, which shows the winner, and Merge have no such r.
+        ({"r": (True, 0, 9, 3)}, "The range of r has 9; choose from 0 to 1."),
+        ({"weight": (True, -1, 1, 3)}, "The range of weight has -1; choose from 0 to 10."),
+        ({"r": (True, 0, 1, 12), "alpha": (True, 0, 4, 12)}, "is 60. Take fewer values, or"),
         ({"suites": []}, "No suite is chosen"),
         ({"suites": ["demo", "math"]}, "Evaluate it on its own"),
     ],

@@ -95,9 +95,9 @@ def test_a_place_one_may_not_write_to_is_refused_in_words(hub: LoopbackHub, merg
         push(merged, "others/x")
 
 
-@pytest.mark.parametrize("name", ["merged", "a/b/c", "me/x@v1", "/tmp/x"])
+@pytest.mark.parametrize("name", ["merged", "a/b/c", "me/x@v1", "/tmp/x", ""])
 def test_a_name_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(HubError, match="is not a Hub id"):
+    with pytest.raises(HubError, match=f"^{name or 'An empty name'} is not a Hub id"):
         check_push(name)
 
 

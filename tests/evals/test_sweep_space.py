@@ -220,7 +220,11 @@ def test_values_that_no_axis_has_are_refused(values):
         ({"minutes": 0}, SettingsError, "0 minutes"),
         ({"search": "luck"}, SettingsError, "must be grid, optuna or slim"),
         ({"search": "slim"}, SettingsError, "It cannot vary r"),
-        ({"search": "optuna", "trials": 201}, SettingsError, "has 201 settings, the budget is 200"),
+        (
+            {"search": "optuna", "trials": 201},
+            SettingsError,
+            "201 settings, the budget is 200. Try",
+        ),
         ({"max_settings": 2}, SettingsError, "The grid has 3 settings, the budget is 2"),
         ({"suites": "math", "ci_width": 10, "search": "optuna"}, SettingsError, "cannot ask until"),
     ],

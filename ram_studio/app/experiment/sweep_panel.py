@@ -118,7 +118,7 @@ class SweepPanel(ExperimentPanel):
         return work.plan_of(
             session.models,
             data[self.methods] or (),
-            {name: [data[box] for box in line] for name, line in self.ranges.items()},
+            {n: [*map(data.get, line), _RANGES[n][-1]] for n, line in self.ranges.items()},
             tuned.values,
             self.questions.read(data, data[self.items], session.data),
             weights=tuned.weights,

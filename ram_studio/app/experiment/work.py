@@ -150,14 +150,17 @@ def run_plan(plan: Plan, session: Session, workspace: Workspace) -> Work[Experim
 # ---------------------------------------------------------------------------- sweep
 
 
-def range_text(name: str, low: float | None, high: float | None, count: float) -> str:
+def range_text(name: str, low: float | None, high: float | None, count: float, most: float) -> str:
     """Return a parameter's range as `evals.experiment.space` reads it.
 
-    Raises: SettingsError without two numbers.
+    Raises: SettingsError without two numbers from 0 to ``most``.
     """
     ends = [float(end) for end in (low, high) if end is not None]
     if len(ends) < 2 or not all(map(math.isfinite, ends)):
         raise SettingsError(f"The range of {name} needs two numbers, from and to.")
+    for end in ends:
+        if not 0 <= end <= most:
+            raise SettingsError(f"The range of {name} has {end:g}; choose from 0 to {most:g}.")
     log = ":log" if name == "epsilon" else ""
     return f"{ends[0]!r}:{ends[1]!r}:{int(count)}{log}"
 
@@ -173,8 +176,8 @@ def plan_of(
     """Return the checked plan of the panel's form.
 
     Args:
-        ranges: by setting, whether it is varied, from, to, and number of values; ignored where none
-            of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
+        ranges: by setting, whether it is varied, from, to, number of values, and the largest;
+            ignored where none of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
         budget: see `plan_over`.
 
     Raises: SettingsError, EvaluationError for settings that cannot be swept.

@@ -73,9 +73,10 @@ def check_push(repository: str, *, public: bool = False) -> None:
     without the second yes.
     """
     if split_hub_id(repository) != (repository, None):
+        name = printable(repository) or "An empty name"
         raise HubError(
-            f"{printable(repository)} is not a Hub id; push to owner/name, where the "
-            "owner is you or an organization of yours."
+            f"{name} is not a Hub id; push to owner/name, where the owner is you or an "
+            "organization of yours."
         )
     token = rights.token()
     if token is False or not (token or huggingface_hub.get_token()):

@@ -74,7 +74,7 @@ def check_agent_name(name: str) -> str:
             "or underscores, starting with a letter or a digit"
         )
     if name == BASE_NAME:
-        raise ValueError('agent name "base" is kept for the base model')
+        raise ValueError('agent name "base": this name is kept for the base model')
     return name
 
 

@@ -265,9 +265,9 @@ class SweepPlan(Plan):
 
     def _check_count(self, what: str, count: int) -> None:
         if count > self.max_settings:
+            advice = "Try fewer" if self.is_search else "Take fewer values, or let a search choose"
             raise SettingsError(
-                f"The {what} has {count} settings, the budget is {self.max_settings}. Take fewer "
-                "values, raise the budget, or let a search choose."
+                f"The {what} has {count} settings, the budget is {self.max_settings}. {advice}."
             )
 
     def recipes(self) -> list[Recipe]:
