@@ -157,7 +157,7 @@ def _cut_boxes(cuts: list[Cut], at: str) -> list[Box]:
 
 
 def _box(cut: Cut, mesh: tuple[int, ...], at: str) -> Box:
-    """Return where a rank's part lies, as torch cuts: pieces of one size, the last ones smaller."""
+    """Return where a rank's part lies, as torch cuts: chunks of one size, the last ones smaller."""
     offsets, sizes = [0] * len(cut.shape), list(cut.shape)
     plain = [i for i, (kind, _, _) in enumerate(cut.cuts) if kind == "Shard"]
     # A strided cut (FSDP over tensor parallelism) cuts what the plain ones right of it have left.
@@ -171,10 +171,10 @@ def _box(cut: Cut, mesh: tuple[int, ...], at: str) -> Box:
             )
     for i in [*plain, *strided]:
         dim = cut.cuts[i][1]
-        piece = -(-sizes[dim] // mesh[i])
-        begin = min(piece * cut.coordinate[i], sizes[dim])
+        chunk = -(-sizes[dim] // mesh[i])
+        begin = min(chunk * cut.coordinate[i], sizes[dim])
         offsets[dim] += begin
-        sizes[dim] = min(piece, sizes[dim] - begin)
+        sizes[dim] = min(chunk, sizes[dim] - begin)
     if tuple(sizes) != cut.part.shape:
         raise CheckpointError(
             f"{at}: {printable(cut.part.path.name)} holds a part of shape {list(cut.part.shape)}, "

@@ -355,7 +355,7 @@ def test_a_gallery_refuses_another_list_of_what_was_verified(tmp_path: Path) -> 
 def test_a_gallery_within_a_merge_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     """The merge was not what its provenance says any more."""
     folder = merge(zoo.recipe(), tmp_path / "merged").out
-    with pytest.raises(OutputError, match="lies inside"):
+    with pytest.raises(OutputError, match="is inside"):
         build_gallery([str(folder)], folder / "site")
     verify(folder)
 
