@@ -334,15 +334,15 @@ def _check_policies(
     base: Checkpoint, agents: Sequence[Checkpoint], policies: Mapping[str, Any]
 ) -> None:
     for field, kind in get_type_hints(FitKeywords).items():
-        known, asked = get_args(kind), {"": policies[field]}
+        known, requested = get_args(kind), {"": policies[field]}
         if field == "experts_packing":
             known = get_args(Packing)
-            asked = policies[field] if isinstance(policies[field], Mapping) else asked
-        for agent, value in asked.items():
+            requested = policies[field] if isinstance(policies[field], Mapping) else requested
+        for agent, value in requested.items():
             if value not in known:
                 of, choices = f" of {printable(agent)}" * bool(agent), " or ".join(known)
                 raise SettingsError(f"{field}{of} is {printable(value)!r}; expected {choices}.")
-        if unknown := asked.keys() - {"", *(agent.name for agent in agents)}:
+        if unknown := requested.keys() - {"", *(agent.name for agent in agents)}:
             raise SettingsError(
                 f"{field}: no agent is named {printable(min(unknown))!r}; the agents are "
                 f"{', '.join(agent.name for agent in agents)}."

@@ -219,10 +219,10 @@ def _overshot(provenance: Provenance) -> list[str]:
 
 def _is_dominated(agent: AgentRecord) -> bool:
     """Return whether few large weights dominate the effective lambda, so that it needs a range."""
-    asked, interval = agent.scaling_factor, agent.effective_interval
-    if asked is None or asked <= 1 or interval is None:
+    requested, interval = agent.scaling_factor, agent.effective_interval
+    if requested is None or requested <= 1 or interval is None:
         return False
-    return interval[1] - interval[0] > 2 * LOSS_LIMIT * (asked - 1)
+    return interval[1] - interval[0] > 2 * LOSS_LIMIT * (requested - 1)
 
 
 def _stored_factor(agent: AgentRecord) -> str:

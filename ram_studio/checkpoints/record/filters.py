@@ -247,11 +247,11 @@ def _search(names: Sequence[str], filters: Sequence[Filter]) -> _ByRegex:
     patterns = [*dict.fromkeys(p for f in filters for p in f.match if p.startswith(REGEX))]
     if not patterns:
         return {}
-    asked = json.dumps([[*names], [pattern.removeprefix(REGEX) for pattern in patterns]])
+    request = json.dumps([[*names], [pattern.removeprefix(REGEX) for pattern in patterns]])
     try:
         found = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SEARCH],
-            input=asked.encode(),
+            input=request.encode(),
             capture_output=True,
             timeout=REGEX_SECONDS,
         ).stdout

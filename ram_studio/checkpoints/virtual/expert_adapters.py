@@ -35,14 +35,14 @@ _MARKER = "lora_B_layout"
 _MARKED: dict[str, Packing] = {"rank_major": "rank-major", "grouped_by_expert": "expert-major"}
 
 
-def packing_of(config: Mapping[str, Any], asked: Packing) -> Packing:
+def packing_of(config: Mapping[str, Any], requested: Packing) -> Packing:
     """Return the order of an adapter's columns: from its config, else as requested."""
-    return _MARKED.get(str(config.get(_MARKER)), asked)
+    return _MARKED.get(str(config.get(_MARKER)), requested)
 
 
-def packing_for(asked: Packings, agent: str) -> Packing:
+def packing_for(requested: Packings, agent: str) -> Packing:
     """Return the requested packing for one agent."""
-    return asked if isinstance(asked, str) else asked.get(agent, "ask")
+    return requested if isinstance(requested, str) else requested.get(agent, "ask")
 
 
 def is_ambiguous(made: LowRank) -> bool:
