@@ -347,8 +347,8 @@ def _lost_texts(factors: Factors) -> list[str]:
     texts = []
     for name, (requested, effective) in lost_rescaling(factors).items():
         pairs = ((f"{effective:.{n}f}", f"{requested:.{n}f}") for n in range(3, 17))
-        stored, requested = next(pair for pair in pairs if pair[0] != pair[1])
-        texts.append(f"{name} {stored} instead of {requested}")
+        stored, expected = next(pair for pair in pairs if pair[0] != pair[1])
+        texts.append(f"{name} {stored} instead of {expected}")
     return texts
 
 
