@@ -36,7 +36,7 @@ class RamStudioError(Exception):
     """Base class: catch this to catch everything RAM Studio raises on purpose.
 
     Attributes:
-        exit_code: what the command line exits with.
+        exit_code: of the command line.
         can_retry: whether the same command may succeed when it is run again.
         part: number of the plan's part that failed, None without a plan.
     """

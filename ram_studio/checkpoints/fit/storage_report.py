@@ -141,4 +141,4 @@ def check_analysis(
 def _before(agent: Checkpoint, base: Checkpoint) -> str:
     own, theirs = ("+".join(c.dtypes) or "nothing" for c in (agent, base))
     beside = "as the base is" if own == theirs else f"the base as {theirs}"
-    return f"{agent.who}stored as {own}, {beside}; an analysis shows what was trained."
+    return f"{agent.who}stored as {own}, {beside}; an analysis shows trained changes."

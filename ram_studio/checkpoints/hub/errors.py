@@ -91,10 +91,7 @@ def _explanation(error: Exception, repository: str, revision: str | None) -> str
 def _status_explanation(error: HfHubHTTPError, page: str) -> str:
     status = error.response.status_code
     if status in (401, 403):
-        return (
-            f"was refused by the Hub (status {status}); {rights.advice()}, as somebody who may "
-            f"read {page}"
-        )
+        return f"was refused by the Hub (status {status}); {rights.advice()}, with access to {page}"
     if status == 404:
         return "does not exist (status 404); check the spelling"
     if status == 429:

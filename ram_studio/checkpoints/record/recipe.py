@@ -212,7 +212,7 @@ def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
 
     where: the start of messages (a file name).
 
-    Raises: SettingsError, one line that names the field or setting and what is allowed.
+    Raises: SettingsError, one line with the field or setting and its allowed values.
     """
     try:
         recipe = Recipe.model_validate(dict(values))
