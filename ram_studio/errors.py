@@ -1,20 +1,20 @@
 """Every error that RAM Studio raises on purpose.
 
     RamStudioError
-    ├── SettingsError          a value outside what a setting allows
+    ├── SettingsError          a value that a setting does not allow
     ├── CheckpointError        a checkpoint that cannot be read (missing, truncated, pickle, ...)
     │   ├── NonFiniteError     NaN or Inf among the elements
     │   ├── StorageError       object storage that cannot be reached, or is too busy
     │   └── SourceChangedError a file changed while it was being read
     ├── CompatibilityError     base and agents do not fit together
-    ├── HubError               the Hub said no, or could not be reached
+    ├── HubError               the Hub refused a request, or could not be reached
     ├── AnalysisError          an analysis file that is damaged or belongs to other checkpoints
     ├── PlanError              a changed plan, or a part of a merge that is missing or stale
     ├── OutputError            the output folder exists, is not writable, or the disk is too small
     │   └── BusyError          another run is writing to it
     ├── VerificationError      a merged checkpoint differs from its provenance or its sources
     ├── EvaluationError        a model or a suite that cannot be evaluated
-    │   ├── EvalSettingsError  a suite, a device, a number that cannot be (SettingsError)
+    │   ├── EvalSettingsError  an invalid suite, device or number (SettingsError)
     │   └── ServerError        a model server that cannot be reached, or is too busy
     └── Stopped                the user asked a running job to stop
 
@@ -36,9 +36,9 @@ class RamStudioError(Exception):
     """Base class: catch this to catch everything RAM Studio raises on purpose.
 
     Attributes:
-        exit_code: what the command line exits with.
+        exit_code: of the command line.
         can_retry: whether the same command may succeed when it is run again.
-        part: of which part of a plan it is, None for none.
+        part: number of the plan's part that failed, None without a plan.
     """
 
     exit_code = 65
@@ -46,14 +46,14 @@ class RamStudioError(Exception):
     part: int | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """Return it for JSON: `code` (the class in snake_case), message, retry, part."""
+        """Return the error for JSON: `code` (the class in snake_case), message, retry, part."""
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
         message = " ".join(str(self).split())
         return {"code": name, "message": message, "retry": self.can_retry, "part": self.part}
 
 
 class SettingsError(RamStudioError):
-    """A value outside what a setting allows."""
+    """A value that a setting does not allow."""
 
     exit_code = 2
 
@@ -100,7 +100,7 @@ class PlanError(RamStudioError):
 
 
 class OutputError(RamStudioError):
-    """The output cannot be written where it was asked for."""
+    """The output cannot be written at the requested place."""
 
 
 class BusyError(OutputError):
@@ -119,7 +119,7 @@ class EvaluationError(RamStudioError):
 
 
 class EvalSettingsError(EvaluationError, SettingsError):
-    """A value outside what an evaluation setting allows."""
+    """A value that an evaluation setting does not allow."""
 
 
 class ServerError(EvaluationError):
@@ -130,7 +130,7 @@ class ServerError(EvaluationError):
 
 
 class Stopped(RamStudioError):
-    """A running job was asked to stop."""
+    """A user stopped a running job."""
 
     exit_code = 130
     can_retry = True
@@ -138,7 +138,7 @@ class Stopped(RamStudioError):
 
 @contextlib.contextmanager
 def raise_as(kind: type[RamStudioError], what: str, advice: str = "") -> Iterator[None]:
-    """Turn an operating system's error into `kind`: "what: its reason; advice."."""
+    """Turn an error of the operating system into `kind`: "what: its reason; advice."."""
     try:
         yield
     except OSError as error:

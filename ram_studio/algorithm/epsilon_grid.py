@@ -33,7 +33,7 @@ BIN_COUNT = 4096
 def edge_value(index: int) -> float:
     """Return the lower edge of bin ``index`` (0-based from the lowest), a float32 value as float.
 
-    The edge that is float32(1e-5) is given as 1e-5: no float32 lies between the two, so
+    The edge that is float32(1e-5) is given as 1e-5: no float32 is between the two, so
     ``|tau| > 1e-5`` means the same with either.
     """
     bits = EDGE_BITS + ((index + LOWEST_BIN) << BIN_SHIFT)

@@ -48,7 +48,7 @@ class PartialAnalysis:
     plan: digest of the plan of these parts, "" for a whole model in one.
     parts: number of each part (from 1) -> number of its tensors; ascending.
     of: number of all parts.
-    findings: what the compatibility check found.
+    findings: of the compatibility check.
     sums: None where relations were not collected.
     """
 

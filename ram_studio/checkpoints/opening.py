@@ -1,6 +1,6 @@
-"""Opening a checkpoint: which files a source means, which of them make it up, what headers say.
+"""Opens a checkpoint: finds the files of a source, its shards, and their tensors by headers.
 
-A folder here, a URL and a Hub id become `Files` first; from there on all go the same way.
+A local folder, a URL and a Hub id become `Files` first; the rest is the same for all.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def open_checkpoint(
         source: a folder (`~` is understood), an fsspec URL or a Hub id.
         name: "base" or the agent's name; every message carries it.
         on_progress: called with a `DownloadProgress` while downloading, from several threads.
-        cancel: asked between pieces of a download; a stopped download can be resumed.
+        cancel: checked between chunks of a download; a stopped download can be resumed.
         local_ok: False refuses local folders and URLs, for a shared server.
-        stream: of a Hub id, as always of a URL: instead of downloading shards that are not in the
-            cache, let passes read them where they are; the result has `is_local` False, and its
-            `nbytes` is known all the same.
-        headers_only: of a Hub id: download no shards, and let nobody read more than their headers.
-        known: of a URL: what is taken in place of its headers while its listing is the same.
+        stream: for a Hub id, as always for a URL: do not download shards that are not in the
+            cache, but let passes read them over the network; the result has `is_local` False, and
+            its `nbytes` is known.
+        headers_only: for a Hub id: download no shards, and allow reading only their headers.
+        known: for a URL: headers to use as long as its listing is the same.
 
     Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
     """
@@ -92,9 +92,9 @@ def open_checkpoint(
 
 
 def is_local_source(source: str | Path, *, name: str | None = None) -> bool:
-    """Say whether `source` is a folder here (True) or is to be asked from the Hub (False).
+    """Return whether `source` is a local folder (True) or a Hub id (False).
 
-    Raises: CheckpointError when it is neither a folder that exists nor spelled like a Hub id.
+    Raises: CheckpointError when it is neither an existing folder nor spelled like a Hub id.
     """
     text = str(source)
     try:
@@ -109,7 +109,7 @@ def is_local_source(source: str | Path, *, name: str | None = None) -> bool:
     if isinstance(source, str) and split_hub_id(text) is not None:
         return False
     raise CheckpointError(
-        f"{who(name)}{printable(text) or 'an empty path'} is neither a folder here nor a Hub id "
+        f"{who(name)}{printable(text) or 'an empty path'} is neither a local folder nor a Hub id "
         "of the form owner/name[@revision]; check the spelling."
     )
 
@@ -128,7 +128,7 @@ def open_folder(folder: str | Path, *, name: str) -> Checkpoint:
             found = _assemble(beside, [header], header.tensors, name=name, source=source)
             return replace(found, folder=path, delta=header.metadata)
     if not path.is_dir():
-        hint = " (a file: give the folder it lies in)" if path.is_file() else ""
+        hint = " (a file: give the folder that it is in)" if path.is_file() else ""
         raise CheckpointError(
             f"{files.who}{printable(path)} is not a folder{hint}; expected a folder with "
             "safetensors files."
@@ -137,7 +137,7 @@ def open_folder(folder: str | Path, *, name: str) -> Checkpoint:
 
 
 def open_files(files: Files, *, name: str, source: str) -> Checkpoint:
-    """Open the checkpoint that some files make up.
+    """Open the checkpoint in some files.
 
     Args: name: "base" or the agent's name; source: as the user gave it.
 
@@ -162,7 +162,7 @@ def _assemble(
     name: str,
     source: str,
 ) -> Checkpoint:
-    """Return what the weights alone make up: a checkpoint without a config."""
+    """Return the checkpoint of the weights alone, without a config."""
     shards = [header.path.name for header in headers]
     paths = tuple(header.path for header in headers)
     return Checkpoint(
@@ -185,24 +185,24 @@ def _collect_tensors(
 ) -> dict[str, TensorInfo]:
     """Return all tensors of the shards by name, in file order.
 
-    With an index, a tensor is taken from the shard the index names; tensors that lie in a shard
-    without being in the index are part of the model too (transformers loads them).
+    With an index, a tensor is taken from the shard in the index; tensors of a shard that are not in
+    the index are part of the model too (transformers loads them).
 
-    Of a distributed checkpoint tensors may lie in parts in several shards, see ``distributed``.
+    Parts of a distributed checkpoint's tensor may be in several shards, see ``distributed``.
 
-    Raises: CheckpointError when a shard lacks a tensor that the index promises, when a name lies
-    in two shards and no index decides, or when there is no tensor at all.
+    Raises: CheckpointError when a shard lacks a tensor of the index, when two shards have the same
+    name and no index decides, or when there is no tensor.
     """
     if weight_map is None and is_distributed(header.path.name for header in headers):
         return collect_boxes(files, headers)
     at = f"{files.who}{printable(files.folder)}"
     if weight_map is not None:
-        held = {header.path.name: header.tensors for header in headers}
-        lost = [tensor for tensor, shard in weight_map.items() if tensor not in held[shard]]
+        stored = {header.path.name: header.tensors for header in headers}
+        lost = [tensor for tensor, shard in weight_map.items() if tensor not in stored[shard]]
         if lost:
             raise CheckpointError(
                 f"{files.who}{printable(files.folder / weight_map[lost[0]])} lacks "
-                f"{plural(len(lost), 'tensor')} that the index says it holds: "
+                f"{plural(len(lost), 'tensor')} of the index: "
                 f"{shown_list(lost, show=quoted)}; download or copy the checkpoint again."
             )
     tensors: dict[str, TensorInfo] = {}
@@ -214,13 +214,13 @@ def _collect_tensors(
             if tensor.name in tensors:
                 other = tensors[tensor.name].path.name
                 raise CheckpointError(
-                    f"{files.who}tensor {quoted(tensor.name)} lies in both {printable(other)} and "
+                    f"{files.who}tensor {quoted(tensor.name)} is in both {printable(other)} and "
                     f"{printable(header.path.name)} of {printable(files.folder)}; remove the file "
                     "that does not belong there."
                 )
             tensors[tensor.name] = tensor
     if not tensors:
-        raise CheckpointError(f"{at} holds no tensor at all.")
+        raise CheckpointError(f"{at} holds no tensors; expected a model's weights.")
     return tensors
 
 
@@ -228,19 +228,19 @@ def why_no_model(checkpoint: Checkpoint) -> str | None:
     """Return why a checkpoint cannot answer alone, and what to do; None for a whole model."""
     if checkpoint.adapter is not None:
         return (
-            "is a LoRA adapter, which only answers with its base: merge it first (ram-studio merge "
+            "is a LoRA adapter, which needs its base: merge it first (ram-studio merge "
             "--base BASE --agent a=FILE --method task-arithmetic --set scale=1 --out DIR), and "
             "evaluate that."
         )
     if checkpoint.delta is not None:
         return (
-            "is a delta, which only answers with its base: write the model again first (ram-studio "
+            "is a delta, which needs its base: write the model first (ram-studio "
             "delta apply BASE FILE --out DIR), and evaluate that."
         )
     if is_distributed(shard.name for shard in checkpoint.shards):
         return (
             "is a distributed checkpoint (DCP) in parts, which transformers does not load: write "
-            "it in one piece first (ram-studio merge --base FILE --agent a=FILE --out DIR), and "
+            "it as one model first (ram-studio merge --base FILE --agent a=FILE --out DIR), and "
             "evaluate that."
         )
     return None

@@ -1,8 +1,8 @@
-"""Methods that somebody brings along: ``--method FILE.py:NAME``, or a package's entry point.
+"""Methods of users: ``--method FILE.py:NAME``, or a package's entry point.
 
-Such a file is a program and runs with all the rights of whoever starts it. So only the command line
-and Python load one, by its own words; a recipe holds the method's name alone, and the app and its
-API know the built-in methods only.
+Such a file is a program and runs with all rights of the user. So only the command line and Python
+load one, on explicit request; a recipe holds the method's name alone, and the app and its
+API have the built-in methods only.
 
     import ram_studio as rs
     rs.use_method("median.py:MEDIAN")
@@ -26,20 +26,20 @@ from ram_studio.checkpoints.record.provenance import OwnMethodRecord
 from ram_studio.errors import SettingsError, raise_as
 
 GROUP = "ram_studio.methods"
-"""Entry points of this group are methods, called as they are."""
+"""Entry points of this group are methods, by their names."""
 
 _NAME = re.compile(r"[a-z][a-z0-9+-]{0,40}")
 _RECORDS: dict[str, OwnMethodRecord] = {}
 
 
 def use_method(source: str) -> Method:
-    """Load a method of one's own; recipes may name it from now on, in this process.
+    """Load a user's method; recipes of this process may then name it.
 
     Args:
         source: ``FILE.py:NAME``, NAME being a `Method` in the file, or an entry point's name.
 
-    Raises: SettingsError for a file or name that is not there or holds no such method, and for a
-    name that a built-in method has.
+    Raises: SettingsError for a file or name that does not exist or is not such a method, and for
+    the name of a built-in method.
     """
     file, colon, name = source.rpartition(":")
     if colon:
@@ -65,15 +65,15 @@ def use_method(source: str) -> Method:
 
 
 def _copied(block: BlockInput) -> BlockInput:
-    """Return a block that a formula may change: what it merged is measured against the real one."""
+    """Return a copy of a block: a formula may change it, and the original is measured."""
     return block._replace(base=block.base.clone(), agents=block.agents.clone())
 
 
 def bring_method(text: str) -> str:
-    """Return the name of a method given on the command line, after loading one's own.
+    """Return the name of a method given on the command line, after loading a user's method.
 
-    Raises: as ``use_method``, and for a second one of the same name; an unknown word comes back as
-    it is.
+    Raises: as ``use_method``, and for a second one of the same name; an unknown word is returned
+    unchanged.
     """
     if text in METHODS or not (
         ":" in text or text in importlib.metadata.entry_points(group=GROUP).names
@@ -87,17 +87,17 @@ def bring_method(text: str) -> str:
 
 
 def own_record(name: str) -> OwnMethodRecord | None:
-    """Return what provenance says of a method that was brought along; None for all others."""
+    """Return the provenance record of a user's method; None for all others."""
     return _RECORDS.get(name) if name in OWN else None
 
 
 def _run(path: Path) -> tuple[bytes, ModuleType]:
-    """Run a file as a module; return the bytes that ran, and it."""
+    """Run a file as a module; return its bytes, and the module."""
     with raise_as(SettingsError, f"{printable(path)} cannot be read"):
         data = path.read_bytes()
     module = ModuleType(f"ram_studio_own_{hashlib.sha256(data).hexdigest()[:16]}")
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # where pydantic looks names up
+    sys.modules[module.__name__] = module  # pydantic resolves names there
     try:
         exec(compile(data, str(path), "exec"), vars(module))
     except Exception as error:
@@ -108,11 +108,11 @@ def _run(path: Path) -> tuple[bytes, ModuleType]:
 
 
 def _entry_point(name: str) -> tuple[Any, bytes, str]:
-    """Return what an entry point is, its module's bytes, and which package has it."""
+    """Return an entry point's object, its module's bytes, and its package."""
     entries = importlib.metadata.entry_points(group=GROUP)
     if name not in entries.names:
         raise SettingsError(
-            f"There is no method {printable(name, 60)!r} among the entry points {GROUP}; give "
+            f"No method {printable(name, 60)!r} is among the entry points {GROUP}; give "
             "FILE.py:NAME."
         )
     entry = entries[name]

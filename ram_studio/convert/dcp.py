@@ -1,7 +1,7 @@
-"""torch's distributed checkpoints (DCP): ``.metadata`` says where each part of a tensor lies.
+"""torch's distributed checkpoints (DCP): ``.metadata`` has the place of each part of a tensor.
 
-Megatron's ``torch_dist`` checkpoints are of this kind. Each part in a ``.distcp`` file is an
-archive of torch.save by itself.
+Megatron's ``torch_dist`` checkpoints are of this kind. Each part in a ``.distcp`` file is a
+separate archive of torch.save.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METADATA = ".metadata"
 
 
 def read_dcp(folder: Path, key: str | None, at: str) -> tuple[dict[str, TensorInfo], list[str]]:
-    """Return the model's tensors by name, and the names of what is stored beside them.
+    """Return the model's tensors by name, and the names of other stored objects.
 
     Raises: CheckpointError when the folder is damaged or not complete; SettingsError as
     `choose_names`.
@@ -45,14 +45,14 @@ def read_dcp(folder: Path, key: str | None, at: str) -> tuple[dict[str, TensorIn
         if (whole.shape, whole.dtype) != (shape, dtype):
             raise CheckpointError(
                 f"{where} is {dtype} of shape {list(shape)} by {METADATA}, its parts make "
-                f"{whole.dtype} of {list(whole.shape)}; files of another save lie among these."
+                f"{whole.dtype} of {list(whole.shape)}; the folder has files of another save."
             )
         found[name] = whole.renamed(name)
     return found, sorted(metadata["others"])
 
 
 def _boxes(folder: Path, places: list[Any], at: str) -> dict[str, list[Box]]:
-    """Return the parts of tensors by the name they are stored under."""
+    """Return the parts of tensors by their stored names."""
     there = {path.name for path in folder.iterdir()}
     lost = sorted({file for _, _, file, _, _ in places} - there)
     if lost:

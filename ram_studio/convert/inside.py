@@ -1,8 +1,8 @@
-"""The program of a sealed process: it says what pickles describe, and makes none of it.
+"""The program of a sealed process: it describes the objects of pickles, and creates none of them.
 
 Standard input is JSON: {"kind": "torch" | "metadata", "pickles": [base64, ...]}. Standard output is
-JSON: {"found": [...]}, one description a pickle, or {"refused": why}. A pickle may name only what
-is listed in `ALLOWED`, and gets a `Record` for it, which does nothing: neither torch nor any other
+JSON: {"found": [...]}, one description per pickle, or {"refused": why}. A pickle may name only the
+classes in `ALLOWED`, and gets a `Record` for each, which does nothing: neither torch nor any other
 library is imported. The process has no files and no network (``evals.sandbox``).
 """
 
@@ -38,7 +38,7 @@ _DCP = (
     *("ChunkStorageMetadata", "TensorProperties", "_MEM_FORMAT_ENCODING"),
 )
 _PLANS = ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData")
-"""Megatron keeps in the metadata what each rank planned to write."""
+"""Megatron stores each rank's write plan in the metadata."""
 ALLOWED = {
     "torch": ("Size", "device", *_DTYPES, *_STORAGES),
     "torch.storage": _STORAGES,
@@ -76,15 +76,15 @@ ALLOWED = {
 """Module -> names that a pickle of tensors, or of a distributed checkpoint's metadata, may use."""
 _MOST_DEPTH = 16
 _MOST_ENTRIES = 1_000_000
-"""Of all dictionaries: one that lies in another many times is read as often."""
+"""Limit of entries of all dictionaries: one that is nested repeatedly is read each time."""
 
 
 class RefusedPickle(Exception):
-    """A pickle asks for something, or holds something, that is not read; its text says what."""
+    """A pickle names or holds an object that is not supported; the text says which."""
 
 
 class Record:
-    """Stands in for any object: what it was called with, and the state it was given."""
+    """Replaces any object: the arguments of its call, and its state."""
 
     name = ""
 
@@ -103,7 +103,7 @@ class Record:
         self.state = state
 
     def get(self, key: str, place: int | None = None, default: Any = None) -> Any:
-        """Return a value of its state by key or, where that is a tuple, by place."""
+        """Return a value of its state by key or, for a tuple, by index."""
         state = self.state
         if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
             state = {**(state[0] or {}), **state[1]}
@@ -122,18 +122,18 @@ class Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
-        if name == "getattr":  # how older protocols name a class inside of another
+        if name == "getattr":  # older protocols name nested classes in this way
             return self.inner
         if name not in ALLOWED.get(module, ()):
             raise RefusedPickle(
-                f"asks for {module}.{name}, which is not on the list of what is read"
+                f"names {module}.{name}, which is not on the list of supported classes"
             )
         if (module, name) not in self.made:
             self.made[module, name] = type(name, (Record,), {"name": name})
         return self.made[module, name]
 
     def inner(self, outer: Any, name: str) -> Any:
-        """Stand in for getattr: return the record's class for a class inside of another."""
+        """Replace getattr: return the record's class for a nested class."""
         return self.find_class(
             "torch.distributed._shard.sharded_tensor.api", f"{outer.name}.{name}"
         )
@@ -161,7 +161,7 @@ def numbers(value: Any) -> list[int]:
 
 
 def tensor_of(value: Any) -> dict[str, Any] | None:
-    """Return what a record says of a tensor, or None where it is none."""
+    """Return a record's description of a tensor, or None if it is not one."""
     name = name_of(value)
     if not isinstance(value, Record):
         return None
@@ -174,12 +174,12 @@ def tensor_of(value: Any) -> dict[str, Any] | None:
             return describe_dtensor(arguments, state)
         return tensor_of(function(*arguments))
     if name == "ShardedTensor":
-        return pieces_of(value.state)
+        return parts_of(value.state)
     if name not in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"):
         return None
     _, kind, key, _, _ = given[0]
     dtype = given[6] if name == "_rebuild_tensor_v3" else kind
-    # Last of all torch says that the numbers are to be negated, or conjugated, when they are read.
+    # Last arguments of torch: numbers are to be negated, or conjugated, when they are read.
     if any(given[7 if name == "_rebuild_tensor_v3" else 6 :]):
         raise RefusedPickle("holds a negated or conjugated view of a tensor, which is not read")
     start, size, stride = given[1:4]
@@ -198,13 +198,13 @@ def tensor_of(value: Any) -> dict[str, Any] | None:
 def describe_dtensor(arguments: Any, state: Any) -> dict[str, Any]:
     """Return a DTensor: this rank's part, the whole shape, and how it was cut."""
     if name_of(arguments[0]) == "ShardedTensor":
-        return pieces_of(state)
+        return parts_of(state)
     if name_of(arguments[0]) != "DTensor":
         raise RefusedPickle(
             f"holds a tensor of the class {name_of(arguments[0])}, which is not read"
         )
-    held = state[1] if isinstance(state, tuple) else state
-    spec = held["_spec"]
+    fields = state[1] if isinstance(state, tuple) else state
+    spec = fields["_spec"]
     cuts = []
     for one in spec.get("placements", 1):
         split = one.get("split_factor")
@@ -212,14 +212,14 @@ def describe_dtensor(arguments: Any, state: Any) -> dict[str, Any]:
     mesh = spec.get("mesh", 0)
     coordinate = mesh.get("_coordinate_on_dim")
     return {
-        "local": tensor_of(held["_local_tensor"]),
+        "local": tensor_of(fields["_local_tensor"]),
         "shape": numbers(arguments[2]),
         "cuts": cuts,
         "coordinate": None if coordinate is None else numbers(coordinate),
     }
 
 
-def pieces_of(state: Any) -> dict[str, Any]:
+def parts_of(state: Any) -> dict[str, Any]:
     """Return a ShardedTensor: this rank's parts with their offsets, and the whole shape."""
     shards, metadata = state[:2]
     parts = []
@@ -230,9 +230,9 @@ def pieces_of(state: Any) -> dict[str, Any]:
 
 
 def walk(value: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
-    """Yield what nested dictionaries hold, by the keys that lead to it.
+    """Yield the values of nested dictionaries, with the keys that lead to them.
 
-    What a list holds has a number in brackets in place of a key, as has what has another key.
+    Items of a list have a number in brackets as their key, as have values with other keys.
     """
     if len(path) > _MOST_DEPTH:
         raise RefusedPickle("is nested too deeply")
@@ -243,14 +243,14 @@ def walk(value: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
             yield from walk(inner, [*path, name])
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            if isinstance(inner, dict | list | tuple | Record):  # thousands of numbers are none
+            if isinstance(inner, dict | list | tuple | Record):  # skip lists of numbers
                 yield from walk(inner, [*path, f"[{number}]"])
 
 
 def describe_torch(value: Any) -> list[Any]:
-    """Return a file of torch.save: [[keys, tensor], ...]; of a tensor alone the keys are [].
+    """Return a file of torch.save: [[keys, tensor], ...]; the keys of a single tensor are [].
 
-    A tensor without a name of its own is {}.
+    A tensor without a name is {}.
     """
     found: list[Any] = []
     for number, (path, inner) in enumerate(walk(value, [])):
@@ -262,7 +262,7 @@ def describe_torch(value: Any) -> list[Any]:
 
 
 def describe_metadata(value: Any) -> dict[str, Any]:
-    """Return what .metadata of a distributed checkpoint says of tensors, and where parts lie."""
+    """Return tensors, and places of their parts, in .metadata of a distributed checkpoint."""
     if name_of(value) != "Metadata":
         raise RefusedPickle("is not the metadata of a distributed checkpoint")
     tensors, others = {}, []

@@ -31,13 +31,13 @@ _NOT_MODEL = re.compile(
 )
 _PREFERRED = ("actor", "model", "dist_ckpt", "pytorch_model_fsdp_0")
 _CONFIG_FOLDER = "huggingface"
-"""Where verl keeps config and tokenizer beside its shards."""
+"""verl's folder of config and tokenizer beside its shards."""
 _STEP = re.compile(r"(global_step_|iter_|step-?|checkpoint-)\d+")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What was found: `files` are all ranks' in order, or all that make up the model."""
+    """A model that was found: `files` are those of all ranks in order, or all of the model."""
 
     kind: Kind
     folder: Path
@@ -45,15 +45,15 @@ class Layout:
 
 
 def find_layout(source: Path) -> Layout:
-    """Return the model in a folder, or in a folder inside of it, or in one file.
+    """Return the model in a folder, in one of its subfolders, or in one file.
 
-    Raises: CheckpointError when there is none, several, or one that is not read.
+    Raises: CheckpointError for none, several, or an unsupported one.
     """
     if source.is_file():
         return Layout("files", source.parent, (source,))
     if not source.is_dir():
         raise CheckpointError(
-            f"{printable(source)} is neither a folder nor a file here; check the spelling."
+            f"{printable(source)} is neither a folder nor a file; check the spelling."
         )
     found = _find_layouts(source, depth=2)
     if len(found) == 1:
@@ -67,7 +67,7 @@ def find_layout(source: Path) -> Layout:
     names = Folder(source).names()
     if any(name.endswith(".safetensors") for name in names):
         raise CheckpointError(
-            f"{printable(source)} holds safetensors files, which are read as they are; give the "
+            f"{printable(source)} holds safetensors files, which need no conversion; give the "
             "folder itself as base or agent."
         )
     raise CheckpointError(
@@ -78,15 +78,14 @@ def find_layout(source: Path) -> Layout:
 
 
 def find_config(layout: Layout, source: Path, given: Path | None) -> Path | None:
-    """Return the folder of config.json and tokenizer; None where none lies beside the model.
+    """Return the folder of config.json and tokenizer; None where none is beside the model.
 
-    Raises: CheckpointError when the folder that was given has no config.json.
+    Raises: CheckpointError when the given folder has no config.json.
     """
     if given is not None:
         if not (given / CONFIG_FILE).is_file():
             raise CheckpointError(
-                f"{printable(given)} has no {CONFIG_FILE}; give the folder of the model that was "
-                "trained."
+                f"{printable(given)} has no {CONFIG_FILE}; give the folder of the trained model."
             )
         return given
     places = [layout.folder, layout.folder.parent]
@@ -97,7 +96,7 @@ def find_config(layout: Layout, source: Path, given: Path | None) -> Path | None
 
 
 def _find_layouts(folder: Path, depth: int) -> list[Layout]:
-    """Return the models right in a folder or, where there is none, in the folders inside of it."""
+    """Return the models directly in a folder or, without any, in its subfolders."""
     own = _layout_of(folder)
     if own is not None:
         return [own]
@@ -118,16 +117,15 @@ def _find_layouts(folder: Path, depth: int) -> list[Layout]:
 
 
 def _layout_of(folder: Path) -> Layout | None:
-    """Return the model that lies right in a folder, None where there is none."""
+    """Return the model directly in a folder, else None."""
     names = Folder(folder).names()
     _refuse_zarr(folder, names)
     if METADATA in names and any(name.endswith(".distcp") for name in names):
         return Layout("dcp", folder, ())
     if any(name.endswith(".distcp") for name in names):
         raise CheckpointError(
-            f"{printable(folder)} has .distcp files, but not {METADATA}, which says where each "
-            "tensor lies; the save did not finish, or the file was not copied (its name begins "
-            "with a dot)."
+            f"{printable(folder)} has .distcp files, but not {METADATA}, which has the place of "
+            "each tensor. Save again, or copy that file, too (its name begins with a dot)."
         )
     if any(name.endswith(".safetensors") for name in names):
         return None
@@ -145,7 +143,7 @@ def _layout_of(folder: Path) -> Layout | None:
 
 
 def _check_numbered(folder: Path, files: list[str]) -> None:
-    """Refuse a model of numbered files of which one is missing."""
+    """Refuse a model of numbered files if one is missing."""
     numbered = [match for name in files if (match := _NUMBERED.fullmatch(name))]
     there = {int(match["number"]) for match in numbered}
     total = max((int(match["count"]) for match in numbered), default=0)

@@ -1,4 +1,4 @@
-"""Which tensors of what a trainer saved are the model, and what it calls them."""
+"""Selects the model's tensors in a trainer's checkpoint, with their names."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ram_studio.checkpoints.read.describe import plural, printable, quoted, show
 from ram_studio.errors import CheckpointError, SettingsError
 
 Keys = tuple[str, ...]
-"""The keys that lead to a tensor in the dictionaries that were saved, its own name last."""
+"""The keys that lead to a tensor in the saved dictionaries, its own name last."""
 
 _OTHERS = ("optim", "lr_scheduler", "scheduler", "rng_state", "grad_scaler")
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""What torch.compile, FSDP and activation checkpointing put into names."""
+"""Parts of names that torch.compile, FSDP and activation checkpointing add."""
 
 
 def choose_names(
     paths: Collection[Keys], key: str | None, at: str, nameless: Collection[Keys] = ()
 ) -> dict[Keys, str]:
-    """Return the model's tensors, each with its name; what optimizers keep is left out.
+    """Return the model's tensors, each with its name, without optimizers' states.
 
     Args:
         paths: the keys of all tensors.
-        key: the keys that lead to the model, joined by dots; None where it can be one only.
+        key: the keys that lead to the model, joined by dots; None if it is unique.
         at: starts messages.
         nameless: the keys of tensors in lists.
 
-    Raises: SettingsError when no key was given and there are several models, or none at this key;
-    CheckpointError when two tensors have one name, or none, or a LoRA adapter lies among them.
+    Raises: SettingsError for several models without a key, or none at this key; CheckpointError
+    when two tensors have one name, or one has none, or a LoRA adapter is among them.
     """
     models = _without_others(paths)
     models = [path for path in models if not path[-1].startswith(("optim.", "optimizer."))]
@@ -60,7 +60,7 @@ def choose_names(
     twice = [name for name, count in Counter(names.values()).items() if count > 1]
     if twice:
         raise CheckpointError(
-            f"{at} holds {quoted(twice[0])} twice; choose one of the models in it with --key."
+            f"{at} holds {quoted(twice[0])} twice; choose one of its models with --key."
         )
     _refuse_adapter(names.values(), at)
     return names
@@ -71,29 +71,29 @@ def _without_others(paths: Collection[Keys]) -> list[Keys]:
 
 
 def _refuse_nameless(paths: Collection[Keys], model: Keys, at: str) -> None:
-    """Refuse a model of which a tensor lies in a list; model: the keys that lead to it."""
+    """Refuse a model with a tensor in a list; model: the keys that lead to it."""
     for path in _without_others(paths):
         if path[: len(model)] == model:
             raise CheckpointError(
-                f"{at}: a tensor of the model has no name ({quoted('.'.join(path))}: it lies in a "
+                f"{at}: a tensor of the model has no name ({quoted('.'.join(path))}: it is in a "
                 "list). Save the model's state dict alone, and convert that."
             )
 
 
 def _common(paths: list[Keys]) -> Keys:
-    """Return the keys that all paths begin with."""
+    """Return the common first keys of all paths."""
     alike = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
     return tuple(level[0] for level in alike)
 
 
 def _is_one_model(paths: list[Keys], depth: int) -> bool:
-    """Say whether top keys are modules of one model: the names below them are never the same."""
+    """Return whether top keys are modules of one model: then no names below them are equal."""
     rests = Counter(path[depth + 1 :] for path in paths)
     return max(rests.values()) == 1
 
 
 def _plain(name: str) -> str:
-    """Return a parameter's name without what wrappers put into it."""
+    """Return a parameter's name without the parts that wrappers add."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
@@ -102,6 +102,6 @@ def _refuse_adapter(names: Collection[str], at: str) -> None:
     if found:
         raise CheckpointError(
             f"{at} holds a LoRA adapter and its base in one ({quoted(found)}). Give the folder of "
-            "the adapter as the agent (verl: lora_adapter in the same folder), which is read as "
-            "it is."
+            "the adapter as the agent (verl: lora_adapter in the same folder); it needs no "
+            "conversion."
         )

@@ -1,4 +1,4 @@
-"""What each rank saved for itself: parts of tensors (DTensor, ShardedTensor), put together."""
+"""Joins the parts of tensors that each rank saved (DTensor, ShardedTensor)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cut:
     """A rank's part of a DTensor.
 
     Attributes:
-        part: where its elements lie.
+        part: its stored elements.
         shape: of the whole tensor.
         cuts: for each dimension of the mesh: placement, the tensor's dimension, split factor.
         coordinate: the rank's place in the mesh.
@@ -44,7 +44,7 @@ class Cut:
 
 
 Part = TensorInfo | Shards | Cut
-"""What a rank holds of a tensor: all of it, or parts."""
+"""A rank's share of a tensor: all of it, or parts."""
 
 
 def read_ranks(files: Sequence[Path], key: str | None, at: str) -> dict[str, TensorInfo]:
@@ -82,7 +82,7 @@ def read_files(files: Sequence[Path], key: str | None, at: str) -> dict[str, Ten
                 )
             if keys in found:
                 raise CheckpointError(
-                    f"{at}: tensor {quoted('.'.join(keys))} lies in {printable(path.name)} and in "
+                    f"{at}: tensor {quoted('.'.join(keys))} is in {printable(path.name)} and in "
                     f"{printable(found[keys].path.name)}; keep the files of one save."
                 )
             found[keys] = part
@@ -91,7 +91,7 @@ def read_files(files: Sequence[Path], key: str | None, at: str) -> dict[str, Ten
 
 
 def _parts_of(path: Path, rank: int, at: str) -> Iterator[tuple[Keys, Part | None]]:
-    """Yield what a rank's file holds, by the keys that lead to it; None: it has no name."""
+    """Yield the tensors in a rank's file, with the keys that lead to them; None: without a name."""
     archive = open_torch_file(path, at)
     for stored_keys, stored in describe_pickles("torch", [archive.pickle], at)[0]:
         keys = tuple(stored_keys)
@@ -126,7 +126,7 @@ def _cut(archive: TorchFile, name: str, stored: Mapping[str, Any], rank: int, at
 
 
 def _join_parts(name: str, parts: list[Part], at: str) -> TensorInfo:
-    """Return the whole of a tensor's parts."""
+    """Return a tensor joined from its parts."""
     at = f"{at}: tensor {quoted(name)}"
     first, *others = parts
     if any(type(other) is not type(first) for other in others):
@@ -150,17 +150,17 @@ def _join_parts(name: str, parts: list[Part], at: str) -> TensorInfo:
 
 
 def _cut_boxes(cuts: list[Cut], at: str) -> list[Box]:
-    """Return where the ranks' parts lie in a DTensor, none of no parts."""
+    """Return the boxes of the ranks' parts of a DTensor, without empty ones."""
     ranks = zip(*(cut.coordinate for cut in cuts), strict=True)
     mesh = tuple(1 + max(of_dimension) for of_dimension in ranks)
     return [_box(cut, mesh, at) for cut in cuts]
 
 
 def _box(cut: Cut, mesh: tuple[int, ...], at: str) -> Box:
-    """Return where a rank's part lies, as torch cuts: pieces of one size, the last ones smaller."""
+    """Return the box of a rank's part, cut as in torch: equal chunks, the last ones smaller."""
     offsets, sizes = [0] * len(cut.shape), list(cut.shape)
     plain = [i for i, (kind, _, _) in enumerate(cut.cuts) if kind == "Shard"]
-    # A strided cut (FSDP over tensor parallelism) cuts what the plain ones right of it have left.
+    # A strided cut (FSDP over tensor parallelism) applies after the plain cuts right of it.
     strided = [i for i, (kind, _, _) in enumerate(cut.cuts) if kind == "_StridedShard"]
     for i in strided:
         right = [mesh[j] for j in plain if j > i and cut.cuts[j][1] == cut.cuts[i][1]]
@@ -171,10 +171,10 @@ def _box(cut: Cut, mesh: tuple[int, ...], at: str) -> Box:
             )
     for i in [*plain, *strided]:
         dim = cut.cuts[i][1]
-        piece = -(-sizes[dim] // mesh[i])
-        begin = min(piece * cut.coordinate[i], sizes[dim])
+        chunk = -(-sizes[dim] // mesh[i])
+        begin = min(chunk * cut.coordinate[i], sizes[dim])
         offsets[dim] += begin
-        sizes[dim] = min(piece, sizes[dim] - begin)
+        sizes[dim] = min(chunk, sizes[dim] - begin)
     if tuple(sizes) != cut.part.shape:
         raise CheckpointError(
             f"{at}: {printable(cut.part.path.name)} holds a part of shape {list(cut.part.shape)}, "
@@ -185,14 +185,14 @@ def _box(cut: Cut, mesh: tuple[int, ...], at: str) -> Box:
 
 
 def _same_everywhere(parts: list[TensorInfo], at: str) -> TensorInfo:
-    """Return a tensor that every rank holds whole; parts that differ are nobody's guess."""
+    """Return a tensor that every rank holds whole; refuse parts that differ."""
     first = parts[0]
     for other in parts[1:]:
         is_alike = (other.dtype, other.shape) == (first.dtype, first.shape)
         if not is_alike or not same_bytes(other, first):
             raise CheckpointError(
                 f"{at} differs between ranks ({printable(first.path.name)}, "
-                f"{printable(other.path.name)}), and neither file says how it was cut; save it as "
+                f"{printable(other.path.name)}), and neither file has its sharding; save it as "
                 "a DTensor (FSDP with a device mesh), or the full state dict."
             )
     return first

@@ -15,7 +15,7 @@ from ram_studio.evals.sandbox import Limits, is_sealed, run_program
 
 MOST_PICKLE_BYTES = 256_000_000
 _BATCH_BYTES = 16_000_000
-# Metadata of a hundred thousand tensors in many parts take long to write as text, not longer.
+# Enough for the metadata of a hundred thousand tensors in many parts.
 _LIMITS = Limits(seconds=600.0, memory_bytes=8 << 30, output_bytes=1 << 30)
 _INSIDE = Path(__file__).with_name("inside.py")
 
@@ -23,13 +23,13 @@ _INSIDE = Path(__file__).with_name("inside.py")
 def describe_pickles(
     kind: Literal["torch", "metadata"], pickles: Sequence[bytes], at: str
 ) -> list[Any]:
-    """Return what pickles describe, in order; see ``inside`` for the form.
+    """Return the descriptions of pickles, in order; see ``inside`` for the form.
 
     Args:
         kind: of files of torch.save, or of a distributed checkpoint's metadata.
         at: starts messages: the file or folder.
 
-    Raises: CheckpointError when a pickle asks for anything but tensors, is damaged, or when this
+    Raises: CheckpointError when a pickle names anything but tensors, is damaged, or when this
     machine cannot seal a process.
     """
     if os.environ.get("SPACE_ID") or not is_sealed():

@@ -1,6 +1,6 @@
-"""Files of torch.save: zip archives with one pickle and, beside it, the tensors' bytes as they are.
+"""Files of torch.save: zip archives with one pickle and the tensors' uncompressed bytes.
 
-The archive's directory is read here; what the pickle says of the tensors comes from ``sealed``.
+The archive's directory is read here; ``sealed`` returns the pickle's description of the tensors.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _NAMES = {
     "I64": "int64 long LongStorage",
 }
 DTYPES = {name: dtype for dtype, names in _NAMES.items() for name in names.split()}
-"""How torch calls dtypes and storages -> how safetensors calls the dtype."""
+"""torch's name of a dtype or storage -> safetensors' name of the dtype."""
 _LOCAL_HEADER = 30
 _MOST_ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True)
 class TorchFile:
-    """An archive of torch.save, as its directory shows it.
+    """The directory of an archive of torch.save.
 
     Attributes:
-        path: the file it lies in.
+        path: its file.
         pickle: the bytes that describe its tensors.
-        storages: by key: where the bytes begin in the file, and how many they are.
+        storages: by key: start and number of the bytes in the file.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class TorchFile:
     storages: dict[str, tuple[int, int]]
 
     def tensor(self, name: str, stored: Mapping[str, Any], at: str) -> TensorInfo:
-        """Return the tensor that a description (see ``inside``) is of.
+        """Return the tensor of a description (see ``inside``).
 
         Raises: CheckpointError when it does not fit the archive, or is not stored row by row.
         """
@@ -85,17 +85,16 @@ class TorchFile:
 
 
 def open_torch_file(path: Path, at: str, span: tuple[int, int] | None = None) -> TorchFile:
-    """Return the archive of a file, or of the part of it that a span (begin, bytes) names.
+    """Return the archive of a file, or of its part in a span (begin, bytes).
 
-    Raises: CheckpointError when there is none, or it cannot be read.
+    Raises: CheckpointError when it is not an archive, or cannot be read.
     """
     with raise_as(CheckpointError, f"{at} cannot be read"), open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         begin, length = span or (0, size)
         if min(begin, length) < 0 or begin + length > size:
             raise CheckpointError(
-                f"{at} is cut short: it has {size} bytes, {begin + length} are announced; copy it "
-                "again."
+                f"{at} is cut short: it has {size} bytes, expected {begin + length}; copy it again."
             )
         try:
             return _parse_archive(path, at, file.fileno(), begin, length)
@@ -115,7 +114,7 @@ def _parse_archive(path: Path, at: str, handle: int, begin: int, length: int) ->
                 f"{at} is an archive, but not one of torch.save: it has {len(pickles)} files "
                 "called data.pkl, expected 1."
             )
-        # What torch.save never does, and zipfile has errors of many kinds for.
+        # torch.save never does this, and zipfile raises many kinds of errors for it.
         if any(e.compress_type != zipfile.ZIP_STORED or e.flag_bits & 1 for e in entries.values()):
             raise CheckpointError(
                 f"{at} is compressed or encrypted; save it again with torch.save."
@@ -133,7 +132,7 @@ def _parse_archive(path: Path, at: str, handle: int, begin: int, length: int) ->
             if not name.startswith(f"{top}data/"):
                 continue
             head = os.pread(handle, _LOCAL_HEADER, begin + entry.header_offset)
-            # The name and what comes after it in a file's own head: both lengths are there.
+            # A file's own head has the lengths of its name and its extra field.
             rest = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
             start = entry.header_offset + _LOCAL_HEADER + rest
             if start + entry.file_size > length:

@@ -39,16 +39,16 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What was written.
+    """Result of a conversion.
 
     Attributes:
         out: the folder.
-        source: where the model was found.
+        source: the place of the model.
         kind: "ranks", "dcp" or "files", see ``layouts``.
-        tensors, nbytes: how many tensors, and their bytes.
-        dtypes: elements by the dtype they are written in.
-        config: the folder that config and tokenizer came from, None where none was found.
-        left_out: what the checkpoint holds beside tensors.
+        tensors, nbytes: number of tensors, and their bytes.
+        dtypes: elements by written dtype.
+        config: the folder of config and tokenizer, None where none was found.
+        left_out: names of objects in the checkpoint that are not tensors.
     """
 
     out: Path
@@ -62,7 +62,7 @@ class ConversionResult:
 
     @property
     def title(self) -> str:
-        """What the source is, in words."""
+        """Description of the source's kind."""
         return _TITLES[self.kind]
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,15 +82,15 @@ def convert(
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> ConversionResult:
-    """Write what a trainer left as safetensors shards, with config and tokenizer found beside.
+    """Write a trainer's checkpoint as safetensors shards, with its config and tokenizer.
 
     Args:
-        source: a folder of verl, FSDP, DCP or Megatron (torch_dist), one inside of it, or a file
+        source: a folder of verl, FSDP, DCP or Megatron (torch_dist), its parent, or a file
             of torch.save. Pickles are described by a sealed process, never opened here.
         out: a folder that does not exist yet.
-        dtype: "stored" keeps every element as it is; "float32" widens floating-point tensors.
-        config: folder with config.json and tokenizer, where they do not lie beside the model.
-        key: the keys that lead to the model where several were saved, as "ema" or "app.model".
+        dtype: "stored" keeps every element's bits; "float32" widens floating-point tensors.
+        config: folder with config.json and tokenizer, if they are not beside the model.
+        key: the keys that lead to the model if several were saved, as "ema" or "app.model".
 
     Raises: CheckpointError, SettingsError, OutputError, Stopped; nothing is left behind then.
     """
@@ -160,8 +160,8 @@ def _read_layout(
     for name in tensors:
         if not name.isprintable():
             raise CheckpointError(
-                f"{at} has a tensor named {quoted(name)}, with characters that cannot be printed; "
-                "no command would open it. Rename the tensor and save the model again."
+                f"{at} has a tensor named {quoted(name)}, with characters that cannot be printed. "
+                "Rename the tensor and save the model again."
             )
     if HEADER_METADATA in tensors:
         raise CheckpointError(
@@ -174,7 +174,7 @@ def _read_layout(
 def _checkpoint(
     source: Path, layout: Layout, folder: Path | None, tensors: dict[str, TensorInfo]
 ) -> Checkpoint:
-    """Return the model as whoever reads tensors knows it."""
+    """Return the model as a checkpoint, for readers of tensors."""
     parts = (part for info in tensors.values() for part in info.stored_parts())
     shards = tuple(sorted({part.path for part in parts}))
     settings = read_json_object(folder / CONFIG_FILE, "") if folder else {}
@@ -199,7 +199,7 @@ def _small_files(
 ) -> dict[str, bytes]:
     """Return config and tokenizer; the config names the dtype of most elements.
 
-    A config that says bfloat16 beside float32 weights would round them when they are loaded.
+    A config with bfloat16 beside float32 weights would round them when they are loaded.
     """
     if folder is None:
         return {}
@@ -209,7 +209,7 @@ def _small_files(
 
 
 def _chunks(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield a tensor's bytes as they are written, a chunk at a time: where one begins, and it."""
+    """Yield a tensor's written bytes in chunks: each one's start and bytes."""
     for start, chunk in sources.chunks(info, info.nbytes):
         if info.dtype == dtype:
             yield start, chunk
@@ -224,7 +224,7 @@ def _chunks(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[in
 def _narrow(wide: np.ndarray, name: str) -> np.ndarray:
     """Return float64 elements of a tensor as float32.
 
-    Raises: CheckpointError for a number that float32 does not hold.
+    Raises: CheckpointError for a number beyond float32.
     """
     with np.errstate(over="ignore"):
         values = wide.astype(np.float32)

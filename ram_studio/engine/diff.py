@@ -277,7 +277,7 @@ class _Worker:
         return True
 
     def close(self) -> None:
-        """Do nothing: every block was handed over."""
+        """Do nothing: every block was added."""
 
 
 def _tau(after: np.ndarray, before: np.ndarray) -> np.ndarray:

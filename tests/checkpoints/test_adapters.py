@@ -232,7 +232,7 @@ def test_dora_goes_with_its_magnitudes(base, tmp_path, use_dora):
     train(tmp_path / "trained", use_dora=use_dora)
     adapter = altered(tmp_path / "trained", tmp_path / "adapter", use_dora=not use_dora)
     which = "a" if use_dora else "no"
-    said = f"q_proj` has {which} magnitude_vector, and its config says use_dora {not use_dora}"
+    said = f"q_proj` has {which} magnitude_vector, and its config has use_dora {not use_dora}"
     with pytest.raises(CompatibilityError, match=said):
         load(base, {"a": adapter})
     both = altered(adapter, tmp_path / "both", ROWS)
@@ -375,13 +375,13 @@ def test_each_agent_may_have_its_own_column_order(orders, tmp_path):
     with pytest.raises(CompatibilityError, match=r"recipe, or --experts-packing unsloth=ORDER"):
         load(orders["base"], agents, experts_packing={"peft": "rank-major"})
     with pytest.raises(
-        SettingsError, match="experts_packing: there is no agent 'pefd'; the agents"
+        SettingsError, match="experts_packing: no agent is named 'pefd'; the agents"
     ):
         load(orders["base"], agents, experts_packing={"pefd": "rank-major"})
     with pytest.raises(SettingsError, match="experts_packing of peft is 'x'; expected ask or"):
         load(orders["base"], agents, experts_packing={"peft": "x"})
     with pytest.raises(
-        SettingsError, match="experts_packing: there is no agent 'pefd'; the agents"
+        SettingsError, match="experts_packing: no agent is named 'pefd'; the agents"
     ):
         make_recipe(asked | {"experts_packing": {"pefd": "rank-major"}})
 

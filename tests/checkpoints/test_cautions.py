@@ -39,7 +39,7 @@ def test_an_adapter_that_was_never_applied_is_found_beside_it(tmp_path, place):
     write_json(tmp_path / place / "adapter_config.json", {})
     base = make(tmp_path, "base", small_tensors(0))
     [warning] = warnings_of(base, make(tmp_path, "coder", small_tensors(0)))
-    assert f"Your adapter was never applied: it lies in {tmp_path / place}" in warning
+    assert f"Your adapter was never applied: it is in {tmp_path / place}" in warning
 
 
 YARN = {"type": "yarn", "factor": 2.0}

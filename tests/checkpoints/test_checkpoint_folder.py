@@ -140,20 +140,20 @@ def test_a_pickle_is_refused_with_advice_and_never_opened(tmp_path, file_name):
 
 def test_an_agent_called_merged_is_an_agent_in_errors(tmp_path):
     """It was told of as the output."""
-    with pytest.raises(CheckpointError, match=r'^Agent "merged": .* is neither a folder here'):
+    with pytest.raises(CheckpointError, match=r'^Agent "merged": .* is neither a local folder'):
         open_checkpoint(str(tmp_path / "nowhere"), name="merged")
-    with pytest.raises(CheckpointError, match=r"^Merged model: .* is neither a folder here"):
+    with pytest.raises(CheckpointError, match=r"^Merged model: .* is neither a local folder"):
         open_checkpoint(str(tmp_path / "nowhere"), name=MERGED_NAME)
 
 
 def test_a_file_and_nothing_at_all_are_refused(tmp_path):
     write_checkpoint(tmp_path / "m", small_tensors())
-    refuse(tmp_path / "m" / "model.safetensors", "is not a folder", "give the folder it lies in")
-    refuse(tmp_path / "nowhere", "neither a folder here nor a Hub id")
+    refuse(tmp_path / "m" / "model.safetensors", "is not a folder", "give the folder that it is in")
+    refuse(tmp_path / "nowhere", "neither a local folder nor a Hub id")
     refuse("", "an empty path")
-    refuse("x" * 5000, "neither a folder here")
-    refuse("a\0b", "neither a folder here")
-    refuse("~nobody-of-that-name/x", "neither a folder here")
+    refuse("x" * 5000, "neither a local folder")
+    refuse("a\0b", "neither a local folder")
+    refuse("~nobody-of-that-name/x", "neither a local folder")
 
 
 def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
             {f"model-{i:05d}-of-{n:05d}": [f"w{n}{i}"] for n in (2, 3) for i in range(1, n + 1)},
             ["different sets"],
         ),
-        ({"model": []}, ["no tensor at all"]),
+        ({"model": []}, ["holds no tensors"]),
         ({}, ["no safetensors file"]),
         # The first was taken in silence.
         (["a.safetensors.index.json", "b.safetensors.index.json"], ["several indexes", "keep one"]),

@@ -55,7 +55,7 @@ def test_agents_have_names_of_their_own_and_policies_exist(tmp_path, base):
     folder = write_checkpoint(tmp_path / "x", small_tensors(1))
     agent = open_checkpoint(folder, name="x")
     assert '"x" is given to two agents' in str(refuse(base, agent, agent))
-    assert "kept for the base" in str(refuse(base, open_checkpoint(folder, name="base")))
+    assert "reserved for the base" in str(refuse(base, open_checkpoint(folder, name="base")))
     for policy in ("missing", "extra", "rows", "names", "experts_packing"):
         with pytest.raises(SettingsError, match=policy):
             check_compatibility(base, [agent], **{policy: "maybe"})
@@ -174,7 +174,7 @@ FIT = small_tensors()
     [
         ({}, with_rows(7), {"rows": "common"}, ["7 of 10"]),
         ({}, with_rows(12), {"rows": "common"}, ["12 of 10"]),
-        ({}, {NORM: None}, {"missing": "keep-base"}, [f"kept as in the base: `{NORM}`"]),
+        ({}, {NORM: None}, {"missing": "keep-base"}, [f"stay as in the base: `{NORM}`"]),
         ({}, {"v.weight": ones(3)}, {"extra": "ignore"}, ["left out: `v.weight`"]),
         *(({}, {name: buffer}, {}, []) for name, buffer in BUFFERS.items()),
         *(({name: buffer}, {}, {}, []) for name, buffer in BUFFERS.items()),

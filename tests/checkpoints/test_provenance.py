@@ -142,7 +142,7 @@ def test_the_card_shows_formula_numbers_and_how_to_reproduce():
     assert "ram-studio verify merged --sources --full" in card
     assert "| alpha | 2.0 |" in card
     # coding: asked 1.04, kept 1.0123; memory has nothing of its own.
-    assert "kept only part of the rescaling of coding:" in card
+    assert "stored only part of the rescaling of coding:" in card
     assert "of memory is unique to it" in card
     # Local paths are not given away.
     assert "/home/me" not in card
@@ -158,7 +158,7 @@ def test_the_card_shows_formula_numbers_and_how_to_reproduce():
 @pytest.mark.parametrize(
     ("numbers", "cell", "said"),
     [
-        ({}, "1.0123", "kept only part of the rescaling of coding:"),
+        ({}, "1.0123", "stored only part of the rescaling of coding:"),
         ({"effective_scaling_factor": 1.06}, "1.0600", "overshot the rescaling of coding:"),
         ({"effective_scaling_factor": 1.041}, "1.0410", None),
         # A few large weights make most of the sums, and of what is stored.
@@ -175,7 +175,7 @@ def test_the_card_tells_what_rounding_did_to_lambda(numbers, cell, said):
     coding = made.agents["coding"].model_copy(update=numbers)
     card = model_card(provenance(agents={**made.agents, "coding": coding}))
     assert f"| {cell} |" in next(line for line in card.splitlines() if line.startswith("| coding"))
-    every = ("kept only part of the", "overshot the", "has a range")
+    every = ("stored only part of the", "overshot the", "has a range")
     assert [words for words in every if words in card] == [w for w in every if w in (said or "")]
 
 

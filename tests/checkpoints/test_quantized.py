@@ -162,7 +162,7 @@ def test_codes_are_never_compared(tmp_path):
     preview = analyze_report(report).preview()
     assert [agent["active"] for agent in preview["agents"].values()] == [0, 0]
     said = "\n".join(report.warnings)
-    assert "Base: 1 tensor stored in fp8, read as the bfloat16 they stand for." in said
+    assert "Base: 1 tensor stored in fp8, dequantized to bfloat16." in said
     assert "Give the bfloat16 model that the base was made from" in said
     assert 'Agent "same": 1 tensor stored in fp8' in said
     assert "the files do not hold changes below the quantization step" in said

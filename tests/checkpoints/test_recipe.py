@@ -91,7 +91,7 @@ ONE = "base: b\nagents: {a: x}\n"
         ("base: b\nagents: [x]", "agents: "),
         ("base: ''\nagents: {a: x}", "base: "),
         ("base: b\nagents: {a: 3}", "agents.a: "),
-        (ONE + "epsilon: 1", "epsilon: there is no such field"),
+        (ONE + "epsilon: 1", "epsilon: unknown field"),
         (ONE + "seed: -1", "seed: "),
         (ONE + "seed: 18446744073709551616", "seed: "),
         (ONE + "seed: true", "seed: "),
@@ -151,7 +151,7 @@ ONE = "base: b\nagents: {a: x}\n"
             "weights.a: 100000.0 is not a number from -100 to 100",
         ),
         (f"{ONE}densities: {{a: [1, 2]}}", "densities.a: [1, 2] is not a number from 0 to 1, or a"),
-        (f"{ONE}setings: {{}}", "setings: there is no such field, did you mean 'settings'? (there"),
+        (f"{ONE}setings: {{}}", "setings: unknown field, did you mean 'settings'? (fields"),
     ],
 )
 def test_a_wrong_recipe_gives_one_line_with_file_and_field(tmp_path, text, words):

@@ -188,8 +188,8 @@ def test_an_exception_or_ctrl_c_leaves_nothing(tmp_path):
         ("dangling", "not a folder", {}),
         ("file/out", "file is not a folder", {}),
         ("empty", "choose a new folder inside it", {"path.ismount": True}),
-        ("source/merged", "lies inside", {}),
-        ("linked/merged/deep", "lies inside", {}),
+        ("source/merged", "is inside", {}),
+        ("linked/merged/deep", "is inside", {}),
         # Root may write anywhere: the answer of the system is given for it.
         ("empty/out", "empty is not writable", {"access": False}),
     ],
@@ -281,7 +281,7 @@ def test_an_output_that_appears_meanwhile_is_not_overwritten(tmp_path):
         write_all(target)
         out.mkdir()
         (out / "mine.txt").write_text("keep")
-        with pytest.raises(OutputError, match="created by somebody else"):
+        with pytest.raises(OutputError, match="created by another process"):
             target.finish()
     assert files_of(out) == {"mine.txt": b"keep"}
     assert nothing_left(tmp_path, "out")

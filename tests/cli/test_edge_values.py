@@ -56,7 +56,7 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
         ),
         ((*FISHER, "--examples", "-1"), 2, "give at least 1"),
         (("fisher", *FISHER[1:-1], "."), 2, ". cannot be read: Is a directory."),
-        (("preview", "."), 65, "The analysis . is a folder; give the file that analyze wrote."),
+        (("preview", "."), 65, "The analysis . is a folder; give a file written by analyze."),
         (("preview", "p.txt"), 65, "p.txt is damaged or is not an analysis; analyze the"),
         (("recipe", "."), 2, ". is a folder; give a recipe's file, or the ram_studio.json of"),
         (("evaluate", "none"), 65, "none is not a folder. Expected a local model folder"),

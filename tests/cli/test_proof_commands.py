@@ -114,9 +114,9 @@ def test_no_hash_leaves_the_hashes_out(cli, noisy, tmp_path):
 def test_a_lone_file_is_named_once(cli, tmp_path):
     missing, base = tmp_path / "none.safetensors", asset_path("independent", "base")
     _, _, err = cli("delta", "apply", base, missing, "--out", tmp_path / "out")
-    assert err.startswith(f"ram-studio: Agent: {missing} is neither a folder here nor")
+    assert err.startswith(f"ram-studio: Agent: {missing} is neither a local folder nor")
     _, _, err = cli("gallery", "none", "--out", tmp_path / "site")
-    assert "RAM Studio. none is neither a folder here nor" in err
+    assert "RAM Studio. none is neither a local folder nor" in err
     (tmp_path / "ram_studio.json").write_text("{}")
     _, _, err = cli("verify", tmp_path / "ram_studio.json")
     told = "has no ram_studio.json; expected the folder of a checkpoint that RAM Studio merged."

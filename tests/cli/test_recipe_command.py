@@ -94,7 +94,7 @@ def test_a_wrong_method_is_told_before_anything_else(cli, tmp_path):
     (tmp_path / "r.yaml").write_text("base: b\nagents: {}\nmethod: tie\n")
     code, _, err = cli("recipe", tmp_path / "r.yaml")
     assert code == 2
-    assert "there is no method 'tie', did you mean 'ties'?; agents: give at least one" in err
+    assert "no method is named 'tie', did you mean 'ties'?; agents: give at least one" in err
 
 
 def test_refusals_are_one_line_and_write_nothing(cli, tmp_path):

@@ -84,14 +84,14 @@ def test_nothing_is_made_public_without_a_second_yes(hub: LoopbackHub, merged: P
     hub.add(MODEL, merged.parent / "zoo" / "base")  # public
     with pytest.raises(HubError, match="is public: everybody could read"):
         check_push(MODEL)
-    with pytest.raises(HubError, match="holds another model already"):
+    with pytest.raises(HubError, match="already holds another model"):
         push(merged, MODEL, public=True)
     assert push(merged, "me/open", public=True).is_public
     assert not hub.repositories["me/open"].is_private
 
 
 def test_a_place_one_may_not_write_to_is_refused_in_words(hub: LoopbackHub, merged: Path) -> None:
-    with pytest.raises(HubError, match=r"others/x was not written.*new name under an account"):
+    with pytest.raises(HubError, match=r"others/x was not written.*new name under your account"):
         push(merged, "others/x")
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from engine_zoo import make_zoo, write_folder
 
-from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, blob_of, known_hash
+from ram_studio.checkpoints.read.content_hash import CHUNK_BYTES, blob_of, known_hash
 from ram_studio.checkpoints.read.stored_bytes import hash_tensor
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.engine.analyze import load
@@ -75,7 +75,7 @@ def test_nothing_is_read_before_the_pass_has_been_there(zoo, monkeypatch):
         files = hasher._files.values()
         total = sum(f.size for f in files)
         deadline = time.monotonic() + 60
-        while total // 2 - sum(f.done for f in files) >= len(files) * PIECE_BYTES:
+        while total // 2 - sum(f.done for f in files) >= len(files) * CHUNK_BYTES:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         hasher._workers[0].join(0.1)
@@ -93,7 +93,7 @@ def test_memory_is_a_piece_per_thread(zoo):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 2 * PIECE_BYTES + 300_000
+    assert peak < 2 * CHUNK_BYTES + 300_000
 
 
 def test_a_stop_ends_it_and_its_threads(zoo):

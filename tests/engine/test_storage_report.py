@@ -213,7 +213,7 @@ def test_an_adapter_never_applied_is_told_for_any_shards(tmp_path: Path) -> None
     assert report.warnings == ()
     hint, equal = analyze_report(report).warnings
     assert "nothing was changed" in equal
-    assert f'Agent "coder": a LoRA adapter lies beside it, in {agent / "lora_adapter"}.' in hint
+    assert f'Agent "coder": a LoRA adapter is beside it, in {agent / "lora_adapter"}.' in hint
     assert "it was never applied: give that folder as the agent" in hint
     trained = analyze_report(load(base, {"coder": other}))
     assert "never applied" not in "".join(trained.warnings)

@@ -63,7 +63,7 @@ def test_a_streamed_analysis_reads_once_and_equals_a_local_one(
 ) -> None:
     # No data comes along with the headers, and a piece holds a few tensors.
     monkeypatch.setattr(remote, "FIRST_REQUEST_BYTES", 8)
-    monkeypatch.setattr(remote, "PIECE_BYTES", 200)
+    monkeypatch.setattr(remote, "CHUNK_BYTES", 200)
     zoo = make_zoo(tmp_path / "zoo", 3, shards=3, copied=False)
     agents = publish(hub, zoo)
     streamed = analyze("lab/base", agents, stream=True, threads=2)
@@ -202,7 +202,7 @@ def test_a_piece_that_comes_as_the_wait_ends_is_taken(monkeypatch, tmp_path) -> 
 
 def test_what_is_fetched_ahead_is_let_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also of files that nobody reads on in: memory is bounded, whatever a pass does."""
-    monkeypatch.setattr(remote, "PIECE_BYTES", 100)
+    monkeypatch.setattr(remote, "CHUNK_BYTES", 100)
     monkeypatch.setattr(remote, "MAX_BUFFERED_BYTES", 1000)
     live: weakref.WeakSet[Counted] = weakref.WeakSet()
     held = threading.Lock()  # a set that grows in another thread cannot be gone through

@@ -314,7 +314,7 @@ def test_hf_urls_are_read_at_the_commit_of_the_beginning(zoo, hub, tmp_path, mon
 @pytest.mark.parametrize("held", [1000, 0])
 def test_a_file_is_hashed_in_order_however_it_is_read(held, tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "MOST_AHEAD_BYTES", held)
-    monkeypatch.setattr(remote, "PIECE_BYTES", 7)
+    monkeypatch.setattr(remote, "CHUNK_BYTES", 7)
     file = tmp_path / "file"
     file.write_bytes(bytes(range(256)) * 2)
     fetched = []
@@ -526,7 +526,7 @@ def test_of_two_plans_that_begin_at_once_one_goes_on(zoo, monkeypatch):
         ("memory://nowhere", "memory://nowhere: .*Check the address"),
         ("nosuchscheme://bucket/model", "nosuchscheme"),
         ("memory://zoo", "memory://zoo has no safetensors"),
-        ("ftp://me:secret@host/model", r"ftp://\.\.\.@host/model holds a password"),
+        ("ftp://me:secret@host/model", r"ftp://\.\.\.@host/model contains a password"),
         ("https://host/model?X-Amz-Signature=secret", "https://host/model holds .* signed query"),
         ("s3://bucket/model", "needs a package that is not installed: Install s3fs"),
         ("gs://bucket/model", "needs a package that is not installed: Please install gcsfs"),

@@ -123,7 +123,7 @@ def test_an_edited_card_is_told_and_added_files_are_refused(zoo, tmp_path):
     )
     for name in ("adapter_model.safetensors", "pytorch_model.bin", "modeling_x.py", "vocab.json"):
         (out / name).write_bytes(b"{}")
-        with pytest.raises(VerificationError, match=rf"{name}.*[Rr]emove what was added"):
+        with pytest.raises(VerificationError, match=rf"{name}.*[Rr]emove added ones"):
             verify(out)
         (out / name).unlink()
 

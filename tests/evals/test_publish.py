@@ -359,7 +359,7 @@ def test_a_gallery_refuses_another_list_of_what_was_verified(tmp_path: Path) -> 
 
 def test_a_gallery_within_a_merge_is_refused(merged: Path) -> None:
     """The merge was not what its provenance says any more."""
-    with pytest.raises(OutputError, match="lies inside"):
+    with pytest.raises(OutputError, match="is inside"):
         build_gallery([str(merged)], merged / "site")
     verify(merged)
 

@@ -138,7 +138,7 @@ def test_what_has_no_counterpart_is_refused_in_one_line(asked, said) -> None:
     ("text", "said"),
     [
         ("models: [{model: a}]\nmerge_method: ram", "base_model is 'None'"),
-        ("base_model: b\nmerge_method: ram", "no model besides the base"),
+        ("base_model: b\nmerge_method: ram", "only the base is listed"),
         (
             "base_model: b\nmodels: [{model: a}]\nmerge_method: ties\nparameters: [1]",
             "expected names and values",

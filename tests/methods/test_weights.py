@@ -323,7 +323,7 @@ def test_what_a_recipe_cannot_say_is_refused(tmp_path):
         ({"weights": {"math": 1}}, "no agent 'math'; the agents are coding, tool, memory"),
         ({"filters": [{"match": "router"}]}, "needs weights, densities, settings or keep"),
         ({"filters": [{"keep": "base"}]}, "needs match, layers or both"),
-        ({"filters": [{"match": "*", "keep": "math"}]}, "filter 1, keep: there is no agent"),
+        ({"filters": [{"match": "*", "keep": "math"}]}, "filter 1, keep: no agent is named"),
         ({"filters": [{"match": "*", "settings": {"epsilon": -1}}]}, "epsilon"),
         ({"filters": [{"match": "*", "settings": {"rr": 0}}]}, "no setting 'rr'"),
         ({"filters": [{"match": "re:(", "keep": "base"}]}, "is not a regex"),
@@ -334,10 +334,10 @@ def test_what_a_recipe_cannot_say_is_refused(tmp_path):
             zoo.recipe(**changes)
         assert text in str(caught.value)
     wrong = zoo.recipe(filters=[{"match": "*.up_prj.*", "keep": "base"}])
-    with pytest.raises(SettingsError, match=r"catches no tensor.*up_proj"):
+    with pytest.raises(SettingsError, match=r"matches no tensor.*up_proj"):
         MergeJob(zoo.load(), wrong)
     late = zoo.recipe(filters=[{"match": m, "keep": "base"} for m in ("*mlp*", "*.up_proj.*")])
-    with pytest.raises(SettingsError, match=r"Filter 2.*earlier filters catch"):
+    with pytest.raises(SettingsError, match=r"Filter 2.*earlier filters match"):
         MergeJob(zoo.load(), late)
 
 

@@ -42,7 +42,7 @@ def towers(analysis: FigureData, point: int, narrow: bool = False) -> go.Figure 
 
 
 def experts(analysis: FigureData, point: int, narrow: bool = False) -> go.Figure | None:
-    """Return maps of routers and experts by layer: what each agent changed, and what is shared.
+    """Return maps of routers and experts by layer: shares that each agent, or several, changed.
 
     None for a model without experts.
     """

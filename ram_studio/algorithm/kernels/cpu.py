@@ -237,7 +237,7 @@ def measure(
     *,
     arithmetic: Arithmetic = "float64",
 ) -> Float64[np.ndarray, "groups agents 9"]:
-    """Return what was stored of each agent's tau, as sums over groups of elements.
+    """Return sums over groups of elements that measure how each agent's tau was stored.
 
     With change = stored - base, own part = weight tau where the agent's tau is in the element's
     sum, and error = change - the sum of all own parts:

@@ -58,7 +58,7 @@ class RelationSums(NamedTuple):
     is_full: False for sums of |tau| alone; what follows is then not touched.
     dots: float64 (agents, agents), the upper triangle of tau_a tau_b added up.
     steps: int32 (agents, intervals, EXPONENTS, HALF_STEPS + 1), updates by the interval below which
-    the element is no longer the agent's alone; stepped: uint8, which of its rows were added to.
+    the element is no longer unique; stepped: uint8, 1 for rows of ``steps`` that were added to.
     places: float64 (agents, 2, EXPONENTS), float32's last place and the inverse of half the
     format's, by exponent field (``rounding_meter.kernel_places``).
     """

@@ -126,7 +126,7 @@ class BlockOutput(NamedTuple):
     else by any amount. The engine counts changed and unique elements by it, measures the
     effective factor where it has one bit, and rounds to nearest where it is 0.
     own: agent's index -> its own part of the change, (n,), where the change is a sum of such parts;
-    without it what is retained is measured along the agent's own direction (``meters.retained``).
+    without it the retained share is measured along the agent's own direction (``meters.retained``).
     """
 
     values: Float[Tensor, " n"]

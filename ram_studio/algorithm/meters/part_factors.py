@@ -35,7 +35,7 @@ class PartFactors:
 
     mean: of tau_t times tau_s / c where s is one of c that changed an element, alone: times tau_s
         where only s did, at some epsilons.
-    total: of tau_t times tau_s, whatever epsilon.
+    total: of tau_t times tau_s, for any epsilon.
     energy: of tau_t squared; 0 where the part is empty.
     """
 

@@ -109,7 +109,7 @@ class Relations:
     cancelled: over shared elements, the |tau_t| that points against the sum of the changed tau;
         where that sum is exactly 0, half of |tau_t|. Twice the sum over all agents is therefore
         the total loss: the sum over shared elements of (sum |tau| - |sum tau|).
-    dots: tau_a . tau_b over all elements, whatever epsilon; squared norms on the diagonal.
+    dots: tau_a . tau_b over all elements, for any epsilon; squared norms on the diagonal.
 
     conflicts and cancelled are None where agents were left out and more than two remain: the stored
     sums do not determine them.

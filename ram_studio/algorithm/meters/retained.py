@@ -7,8 +7,7 @@
 
 with E_tj the energy share: the sum of tau_t^2 over elements that t and exactly j others changed,
 divided by |tau_t|^2. retained_t is unique (E_t0) + boost ((lambda_t - 1) E_t0) + shared;
-lost to averaging (sum_j E_tj - E_tj / (j + 1)) and lost to epsilon (1 - sum_j E_tj) are what is
-missing.
+lost to averaging (sum_j E_tj - E_tj / (j + 1)) and lost to epsilon (1 - sum_j E_tj) are the rest.
 
 A merge measures both from the stored values, and separates the method's effect from rounding:
 
@@ -87,7 +86,7 @@ class Energies:
 
     @property
     def others_all(self) -> Float64[np.ndarray, " agents"]:
-        """|sum of the other agents' tau|^2 / |tau_t|^2, whatever epsilon; 0 where tau_t is 0."""
+        """|sum of the other agents' tau|^2 / |tau_t|^2, for any epsilon; 0 where tau_t is 0."""
         rest = self.meet[0].sum() - 2 * self.cross[0].sum(-1) - self.norm2
         return self._shares(np.maximum(rest, 0.0))
 

@@ -111,7 +111,7 @@ def get_method(name: str) -> Method:
 def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
     """Return the validated settings of a method, defaults filled in.
 
-    Raises: SettingsError in one line that names each wrong setting, its value and what is allowed.
+    Raises: SettingsError in one line with each wrong setting, its value and the allowed ones.
     """
     method = get_method(name)
     try:

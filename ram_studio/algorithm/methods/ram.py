@@ -78,7 +78,7 @@ class RamPlusSettings(RamSoftSettings):
 
 
 def _needs(settings: RamSettings) -> frozenset[str]:
-    # With r = 0 lambda is 1 whatever rho is, so the counting pass can be left out.
+    # With r = 0 lambda is 1 for any rho, so the counting pass can be left out.
     return frozenset({Need.RATIOS}) if getattr(settings, "r", 0.0) else frozenset()
 
 

@@ -1,6 +1,6 @@
-"""What a user should know before merging checkpoints that do fit together.
+"""Findings to show the user before merging checkpoints that fit together.
 
-Returns findings whose sentences name the agent. Nothing here stops a merge.
+Their sentences name the agent. Nothing here stops a merge.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _about(
 
 
 def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
-    """Tell what an applied adapter is, and what its sparsity comes from; nothing for others."""
-    # A tied head that the base does not store is the embedding again: it is not counted.
+    """Return a finding on an applied adapter and the cause of its sparsity; none for others."""
+    # A tied head that the base does not store is the embedding: it is not counted twice.
     found = (rank_of(t) for name, t in agent.tensors.items() if name in base.tensors)
     made = [rank for rank in found if rank is not None]
     if not made:
@@ -85,7 +85,7 @@ def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]
             text = "it holds the same files as the base, so it has nothing to merge."
             if beside := _adapter_beside(agent):
                 text += (
-                    f" Your adapter was never applied: it lies in {printable(beside)}; give that "
+                    f" Your adapter was never applied: it is in {printable(beside)}; give that "
                     "folder as the agent."
                 )
             found.append(_about(agent, "equal-base", text))
@@ -101,10 +101,10 @@ def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]
             )
         else:
             first[agent.fingerprint] = agent.name
-            # The same weights in other files are only known after a pass, which keeps or drops it.
+            # Equal weights in other files are only found by a pass, which may drop this finding.
             if beside := _adapter_beside(agent):
                 text = (
-                    f"a LoRA adapter lies beside it, in {printable(beside)}. If nothing was "
+                    f"a LoRA adapter is beside it, in {printable(beside)}. If nothing was "
                     "changed here, it was never applied: give that folder as the agent."
                 )
                 found.append(_about(agent, "never-applied", text, "note"))
@@ -122,7 +122,7 @@ def _adapter_beside(agent: Checkpoint) -> Path | None:
 def _comparable(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the settings that matter, rope settings under their older names.
 
-    transformers 5 keeps them in `rope_parameters`, 4 in `rope_theta` and `rope_scaling`.
+    transformers 5 stores them in `rope_parameters`, 4 in `rope_theta` and `rope_scaling`.
     """
     merged = {**checkpoint.config, **checkpoint.text_config}
     rope = merged.get("rope_parameters")
@@ -145,7 +145,7 @@ def _config_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     if not base.config or not agent.config:
         return []
     ours, theirs = _comparable(base), _comparable(agent)
-    # A setting that only one of them writes down may be the other's default: no difference shown.
+    # A setting that only one config has may be the other's default: it is not reported.
     differing = [
         f"{key} is {printable(theirs[key], 60)}, in the base {printable(ours[key], 60)}"
         for key in CONFIG_KEYS
@@ -164,7 +164,7 @@ def _config_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
 
 
 def _dtype_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
-    """Say when merged tensors are stored in another dtype than the base's (the storage trap)."""
+    """Report merged tensors that are stored in another dtype than the base's (the storage trap)."""
     changed: dict[tuple[str, str], int] = {}
     for name, tensor in base.tensors.items():
         own = agent.tensors.get(name)

@@ -1,8 +1,8 @@
 """Do a base and its agents fit together? Answered from headers, before any pass over the data.
 
-The answer is a list of `MergeTensor`, one per tensor of the base in file order, that the engine
-follows blindly. Nothing is skipped or cropped silently: what is not merged exactly is an error (see
-mismatches.py), or a warning in the report when the user asked for it.
+The answer is a list of `MergeTensor`, one per tensor of the base in file order, which the engine
+does not check again. Nothing is skipped or cropped silently: a tensor that is not merged exactly is
+an error (see mismatches.py), or a warning in the report when the user allowed it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NamesPolicy = Literal["exact", "mapped"]
 
 
 class FitKeywords(TypedDict, total=False):
-    """What to do where an agent does not fit, see ``check_compatibility``."""
+    """Policies for agents that do not fit, see ``check_compatibility``."""
 
     missing: MissingPolicy
     extra: ExtraPolicy
@@ -46,11 +46,11 @@ class FitKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class MergeTensor:
-    """One tensor of the merged checkpoint and where its inputs lie.
+    """One tensor of the merged checkpoint and its inputs.
 
     Attributes:
         base: the base's tensor; the merged one has its name and shape.
-        agents: one per agent, in the order given. The base's own stands in where the agent has none
+        agents: one per agent, in the order given. The base's own replaces a missing one
             (its task vector is then zero); a tied head may come from the agent's embedding.
         tied_to: the embedding's name, for a tied head that the base stores a second time: it is
             merged like its embedding (seeds included, so that they stay equal), and left out of all
@@ -89,28 +89,28 @@ class MergeTensor:
 
     @property
     def merged_as(self) -> str:
-        """The name by which randomness is drawn for it: a tied head goes by its embedding's."""
+        """The name that seeds its random numbers: a tied head uses its embedding's."""
         return self.tied_to or self.name
 
     @cached_property
     def common_numel(self) -> tuple[int, ...]:
-        """Per agent, how many elements of the flat prefix it really has.
+        """Per agent, the length of the flat prefix that it has.
 
-        Beyond them the base stands in. Less than numel only with rows "common".
+        Beyond it the base is used. Less than numel only with rows "common".
         """
         return tuple(min(own.numel, self.numel) for own in self.agents)
 
 
 @dataclass(frozen=True)
 class CompatibilityReport:
-    """A base and agents that fit together, and how.
+    """A base and agents that fit together, with the plan of each merged tensor.
 
     Attributes:
         base, agents: the checkpoints.
         tensors: in the base's file order.
-        findings: what the user should know; nothing in them stops a merge.
-        heads: per checkpoint name, how head and embedding are stored; {} where there are none.
-        policies: what was asked for where an agent does not fit.
+        findings: for the user; nothing in them stops a merge.
+        heads: per checkpoint name, how head and embedding are stored; {} without any.
+        policies: the requested policies for agents that do not fit.
     """
 
     base: Checkpoint
@@ -161,7 +161,7 @@ class CompatibilityReport:
         return all(checkpoint.is_local for checkpoint in self.checkpoints)
 
     def of_agents(self, names: Sequence[str], policies: FitKeywords) -> CompatibilityReport:
-        """Return how some of the agents fit the base; nothing is checked again where all do.
+        """Return the report of some of the agents; for all of them, nothing is checked again.
 
         Raises: CompatibilityError where they do not under these policies.
         """
@@ -217,7 +217,7 @@ def check_compatibility(
     names: NamesPolicy = "exact",
     experts_packing: Packings = "ask",
 ) -> CompatibilityReport:
-    """Return how base and agents are merged tensor by tensor, or say everything that is wrong.
+    """Return how base and agents are merged tensor by tensor, or raise with every mismatch.
 
     Reads headers and config files; tensor data only to compare integer tensors, and heads with
     embeddings where both are stored, block by block. Of checkpoints that are not downloaded
@@ -225,12 +225,12 @@ def check_compatibility(
 
     Args:
         base: the base model.
-        agents: at least one, in the order that all results keep.
-        missing: what an agent's missing tensor is: an error, or unchanged from the base.
-        extra: what a tensor is that only an agent has: an error, or left out.
+        agents: at least one, in the order of all results.
+        missing: an agent's missing tensor is an error, or counts as unchanged.
+        extra: a tensor that only an agent has is an error, or is left out.
         rows: "common" merges the rows that embedding and head share when a vocabulary is padded.
-        names: "mapped" reads agents that were trained as text models by the names of a base that
-            has other towers, see ``names``.
+        names: "mapped" renames tensors of agents that were trained as text models to the names of
+            a base with other towers, see ``names``.
         experts_packing: order of the columns of adapters of experts, see ``expert_adapters``: one
             for all agents, or by agent.
 
@@ -306,9 +306,9 @@ def _refuse_as_base(base: Checkpoint) -> None:
 def _as_base_has_them(
     base: Checkpoint, agents: Sequence[Checkpoint], policies: FitKeywords
 ) -> tuple[Checkpoint, list[Checkpoint], list[Finding]]:
-    """Return base and agents as whole models of numbers, by the base's names, in its layout.
+    """Return base and agents as whole unquantized models, with the base's names and layout.
 
-    Third are notes of what was read otherwise than it is stored.
+    The third value is notes on tensors that are read differently than stored.
     """
     base = decode_checkpoint(base)
     _refuse_as_base(base)
@@ -324,7 +324,7 @@ def _as_base_has_them(
 
 
 def _whole(agent: Checkpoint, base: Checkpoint, packing: Packing) -> Checkpoint:
-    """Return an adapter or a delta as the whole model that it makes of the base."""
+    """Return an adapter or a delta, applied to the base, as a whole model."""
     if agent.adapter is not None:
         return follow_ties(apply_adapter(agent, agent.adapter, base, packing), base)
     return agent if agent.delta is None else overlay_delta(agent, agent.delta, base)
@@ -334,24 +334,24 @@ def _check_policies(
     base: Checkpoint, agents: Sequence[Checkpoint], policies: Mapping[str, Any]
 ) -> None:
     for field, kind in get_type_hints(FitKeywords).items():
-        known, asked = get_args(kind), {"": policies[field]}
+        known, requested = get_args(kind), {"": policies[field]}
         if field == "experts_packing":
             known = get_args(Packing)
-            asked = policies[field] if isinstance(policies[field], Mapping) else asked
-        for agent, value in asked.items():
+            requested = policies[field] if isinstance(policies[field], Mapping) else requested
+        for agent, value in requested.items():
             if value not in known:
                 of, choices = f" of {printable(agent)}" * bool(agent), " or ".join(known)
                 raise SettingsError(f"{field}{of} is {printable(value)!r}; expected {choices}.")
-        if unknown := asked.keys() - {"", *(agent.name for agent in agents)}:
+        if unknown := requested.keys() - {"", *(agent.name for agent in agents)}:
             raise SettingsError(
-                f"{field}: there is no agent {printable(min(unknown))!r}; the agents are "
+                f"{field}: no agent is named {printable(min(unknown))!r}; the agents are "
                 f"{', '.join(agent.name for agent in agents)}."
             )
     if not agents:
         raise CompatibilityError("No agent was given; a merge needs a base and at least one agent.")
     twice = [name for name, n in Counter(c.name for c in (base, *agents)).items() if n > 1]
     if twice:
-        reason = "kept for the base model" if twice[0] == BASE_NAME else "given to two agents"
+        reason = "reserved for the base model" if twice[0] == BASE_NAME else "given to two agents"
         raise CompatibilityError(
-            f'The name "{printable(twice[0])}" is {reason}; give every agent a name of its own.'
+            f'The name "{printable(twice[0])}" is {reason}; give every agent a different name.'
         )

@@ -1,7 +1,7 @@
-"""Licenses of what goes into a merge, from the front matter of the sources' model cards.
+"""Licenses of a merge's sources, from the front matter of their model cards.
 
-A merge is a derivative of every source, so it stands under the terms of all of them. A plain
-reading of names, and no legal advice.
+A merge is a derivative of every source, so the terms of all of them apply. This only compares
+names; it is not legal advice.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MAX_CARD_BYTES = 4_000_000
 _MAX_FRONT_LINES = 20_000
 _MAX_TEXT = 300
 _DAMAGED = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
-"""What PyYAML raises of text that is not what its tag says, and of text that is no YAML."""
+"""Errors of PyYAML for text that does not match its tag, and for text that is not YAML."""
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class License:
-    """What a model card states, as provenance files keep it.
+    """The license in a model card, as stored in provenance files.
 
     Attributes:
         id: `license` as the Hub spells it; None where nothing is stated.
@@ -40,16 +40,16 @@ class License:
 
     @property
     def shown(self) -> str:
-        """The name people know it by."""
+        """Its name to show."""
         if self.id in (None, "unknown"):
             return "unknown"
         return self.name or self.id if self.id == "other" else self.id
 
 
 def combine_licenses(licenses: Iterable[License]) -> License:
-    """Return the license that all state; where they differ "other", by all their names.
+    """Return the common license; where they differ "other", with all names.
 
-    Unknown where one of them states nothing.
+    Unknown if any is unknown.
     """
     found = list(dict.fromkeys(licenses))
     if len(found) == 1:
@@ -61,7 +61,7 @@ def combine_licenses(licenses: Iterable[License]) -> License:
 def license_of(checkpoint: Checkpoint) -> License:
     """Return the license that a checkpoint's README.md states in its front matter.
 
-    Nothing stated, no card, a damaged one or a link out of the folder: `License()`, unknown.
+    Without a license, for a missing or damaged card, or a link out of the folder: unknown.
     """
     fields = _card_fields(checkpoint, "license")
     name, link = (_text(fields.get(key)) for key in ("license_name", "license_link"))
@@ -69,15 +69,15 @@ def license_of(checkpoint: Checkpoint) -> License:
 
 
 def bases_of(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the models that a checkpoint's README.md names as its base, none where it says none.
+    """Return the models that a checkpoint's README.md names as its base, () without any.
 
-    A card may name its base's base too.
+    A card may also name the base of its base.
     """
     return tuple(_texts(_card_fields(checkpoint, "base_model").get("base_model")))
 
 
 def _card_fields(checkpoint: Checkpoint, prefix: str) -> dict[str, Any]:
-    """Return the fields of a card's front matter that begin so; none where it cannot be read."""
+    """Return the card's front matter fields with this prefix; {} where it cannot be read."""
     try:
         path = check_link(checkpoint.folder / "README.md", "")
         text = read_bounded(path, "", limit=MAX_CARD_BYTES)
@@ -89,7 +89,7 @@ def _card_fields(checkpoint: Checkpoint, prefix: str) -> dict[str, Any]:
 def _fields(card: str, prefix: str) -> dict[str, Any]:
     """Return the fields of the front matter that begin with `prefix`.
 
-    Cards hold kilobytes of scores, some of them no valid YAML: only these lines are parsed.
+    Cards hold kilobytes of scores, some of them invalid YAML: only these lines are parsed.
     """
     lines = card.removeprefix("\ufeff").splitlines()[:_MAX_FRONT_LINES]
     if not lines or lines[0].rstrip() != "---":
@@ -104,7 +104,7 @@ def _fields(card: str, prefix: str) -> dict[str, Any]:
         if is_ours and len(line) <= 2 * _MAX_TEXT and len(yaml_lines) < 60:
             yaml_lines.append(line)
     else:
-        return {}  # front matter without an end is none
+        return {}  # front matter without an end does not count
     try:
         fields = yaml.safe_load("\n".join(yaml_lines))
     except _DAMAGED:

@@ -1,6 +1,6 @@
-"""What keeps an agent from being merged with a base, tensor by tensor, and what to do about it.
+"""Mismatches that prevent a merge of an agent with a base, tensor by tensor, with advice.
 
-Owns the rules for missing, extra, reshaped and integer tensors.
+Has the rules for missing, extra, reshaped and integer tensors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MASK = re.compile(r"(^|\.)(attn|attention|self_attn)\.bias$")
 class Mismatch(NamedTuple):
     """One reason why a merge cannot start; `kind` selects the advice at the message's end.
 
-    parts: what it sums up.
+    parts: the mismatches that it summarizes.
     """
 
     kind: str
@@ -53,7 +53,7 @@ OPTION_WORDS = {
     "experts_packing": PACKING_WORDS,
     "other base": "set other_base: accept (--allow-base-mismatch)",
 }
-"""How messages name an option; a form with words of its own puts those in their place."""
+"""Wording of options in messages; the app replaces it with the labels of its form."""
 
 _ADVICE = {
     "base": "Choose the base this agent was trained from.",
@@ -104,7 +104,7 @@ def unmergeable(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
 
 
 def is_buffer(tensor: TensorInfo) -> bool:
-    """Say whether a tensor is a known buffer that is no parameter.
+    """Return whether a tensor is a known buffer, not a parameter.
 
     A causal mask is called `attn.bias`, as a trained bias might be: only the mask has 4 dimensions.
     """
@@ -119,14 +119,14 @@ def match_agent(
     tensors: Mapping[str, TensorInfo],
     policies: Mapping[str, Any],
 ) -> tuple[list[Mismatch], list[str]]:
-    """Return what keeps one agent from being merged, and what to tell the user if nothing does.
+    """Return the mismatches of one agent, and warnings for the user if it has none.
 
     policies: see ``check_compatibility``.
     """
     rows = policies["rows"]
     at = agent.who
     problems = unmergeable(agent, {n: t for n, t in tensors.items() if n in base.tensors})
-    names_by_note: dict[str, list[str]] = {}  # what is told -> tensors
+    names_by_note: dict[str, list[str]] = {}  # warning -> tensors
 
     for name, own in base.tensors.items():
         if name in tensors or is_buffer(own):
@@ -137,7 +137,7 @@ def match_agent(
             text = f"{at}tensor {quoted(name)} is missing from {printable(agent.folder)}"
             problems.append(Mismatch("missing", text))
         else:
-            names_by_note.setdefault("missing, kept as in the base", []).append(quoted(name))
+            names_by_note.setdefault("missing, stay as in the base", []).append(quoted(name))
     for name, own in tensors.items():
         if name in base.tensors or is_buffer(own):
             continue
@@ -181,7 +181,7 @@ def match_agent(
 def _another_base(
     base: Checkpoint, tensors: Mapping[str, TensorInfo], problems: Sequence[Mismatch]
 ) -> str | None:
-    """Return how an agent's whole model differs from the base's, None where only tensors do."""
+    """Return how an agent's whole model differs from the base's, None if only some tensors do."""
     unfit = [problem for problem in problems if problem.kind in ("shape", "missing", "extra")]
     if not unfit:
         return None

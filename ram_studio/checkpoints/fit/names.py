@@ -1,9 +1,9 @@
-"""Agents whose tensors go by other names than the base's, though they are the same tensors.
+"""Agents whose tensors have other names than the same tensors of the base.
 
 A text model that was trained out of a vision-language model, or by a library that loads only its
 language part, has `model.layers.0...` where the base has `model.language_model.layers.0...` or
-`language_model.model.layers.0...`. Which prefix stands for which is read off the names themselves;
-whether that is meant, only the user knows.
+`language_model.model.layers.0...`. The prefixes are matched from the names themselves; the user
+has to confirm the match.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ _FACTORS = re.compile(r"\.(lora_|token_adapter\.|base_layer\.|modules_to_save\.)
 def map_names(
     base: Checkpoint, agent: Checkpoint, policies: Mapping[str, Any]
 ) -> tuple[Checkpoint, Finding | None]:
-    """Return an agent by the base's names, and a note where it goes by others.
+    """Return an agent with the base's names, and a note where it has others.
 
     policies: see ``check_compatibility``; names "mapped" where the user confirmed it. An agent
-    whose names cannot be matched as a whole stays as it is, for the fit check to name.
+    whose names cannot all be matched stays unchanged; the fit check reports its tensors.
 
-    Raises: CompatibilityError where other names, or the language model alone, were found and not
-    confirmed.
+    Raises: CompatibilityError for unconfirmed other names, or a language model alone.
     """
     if agent.delta is not None or agent.tensors.keys() == base.tensors.keys():
         return agent, None
@@ -70,7 +69,7 @@ def _plain(name: str) -> str:
 
 
 def _prefix(names: Iterable[str]) -> str | None:
-    """Return what the language model's layers are named after; None where that is not one thing."""
+    """Return the prefix of the language model's layers; None where it is not unique."""
     found = {
         match["prefix"]
         for name in names
@@ -89,9 +88,9 @@ def _modules(names: Iterable[str]) -> set[str]:
 
 
 def _base_name(name: str, theirs: str, ours: str, known: Container[str]) -> str | None:
-    """Return a tensor's name by the base's prefix, None where the base has none of that name.
+    """Return a tensor's name with the base's prefix, None where the base does not have it.
 
-    Of adapters the name of a factor, whose module must be in the base. known: see ``_modules``.
+    For adapters, a factor's name; its module must be in the base. known: see ``_modules``.
     """
     plain = _plain(name)
     module = _FACTORS.split(plain)[0]

@@ -1,4 +1,4 @@
-"""The storage report: how base and agents are stored, and what that says about training.
+"""The storage report: how base and agents are stored, and how that affects measured changes.
 
 One object, from headers and small files before any pass, and completed by the counts of a pass:
 dtypes, equal files, configs, tokenizers and chat templates, tied heads; densities as stored and as
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StorageReport:
-    """How some checkpoints are stored, and what a pass found.
+    """How some checkpoints are stored, and the findings of a pass.
 
     Attributes:
         base_dtypes: {dtype: elements}; empty when only an analysis is known.
         agents: by name, in the order given.
-        findings: warnings and notes, the more serious first as far as they are of one source.
+        findings: warnings and notes, the more serious first within one source.
         heads: by checkpoint name ("base" too), how head and embedding are stored; empty where a
             model has no such pair, or only an analysis is known.
         counted_once: {head: embedding} where the base stores one matrix twice.
@@ -77,7 +77,7 @@ def storage_report(
     """Return the storage report of checkpoints that fit, of their analysis, or of both together.
 
     Args:
-        fit: what `check_compatibility` returned; without it nothing is known of files.
+        fit: result of `check_compatibility`; without it nothing is known about files.
         analysis: of the same checkpoints; without it no agent has a verdict.
         point: index into the epsilon grid.
 
@@ -121,7 +121,7 @@ def check_analysis(
 ) -> None:
     """Raise AnalysisError unless an analysis is of these checkpoints, agents in this order.
 
-    only_local: of files still on the Hub compare the names alone.
+    only_local: compare only the names of files that are still on the Hub.
     """
     names = tuple(agent.name for agent in fit.agents)
     other = [
@@ -141,4 +141,4 @@ def check_analysis(
 def _before(agent: Checkpoint, base: Checkpoint) -> str:
     own, theirs = ("+".join(c.dtypes) or "nothing" for c in (agent, base))
     beside = "as the base is" if own == theirs else f"the base as {theirs}"
-    return f"{agent.who}stored as {own}, {beside}; an analysis shows what was trained."
+    return f"{agent.who}stored as {own}, {beside}; an analysis shows trained changes."

@@ -1,8 +1,8 @@
 """Tied heads: one matrix stored once or twice, under the embedding's name or the head's.
 
 A language model whose output head is its input embedding may store the matrix under either name or
-under both. Merged checkpoints follow the base: this module makes every agent look as if it stored
-what the base stores, so that the rest of the code sees tensors of the same names. A matrix stored
+under both. Merged checkpoints follow the base: this module gives every agent the names that the
+base stores, so that the rest of the code has tensors of the same names. A matrix stored
 twice is merged into both places but counted once (the authors' script counts it twice).
 """
 
@@ -40,10 +40,10 @@ class HeadStorage:
 
     Attributes:
         stored: which of the two.
-        is_tied: whether they are one matrix: equal bytes where both are stored, else what the
-            config says (of the base, where the agent's says nothing). None where neither is there,
-            or the bytes cannot be read.
-        config: `tie_word_embeddings` of its config.json; None when it says nothing.
+        is_tied: whether they are one matrix: equal bytes where both are stored, else by the
+            config (by the base's, where the agent's does not have it). None where neither is
+            stored, or the bytes cannot be read.
+        config: `tie_word_embeddings` of its config.json; None when missing.
     """
 
     stored: Stored
@@ -53,14 +53,14 @@ class HeadStorage:
 
 @dataclass
 class TiedResolution:
-    """Agents' tensors under the base's names, and what was found on the way.
+    """Agents' tensors under the base's names, with problems and warnings.
 
     Attributes:
         agents: per agent, its tensors by the base's name for them; a redundant head is left out.
         copy_of: {head: embedding} when the base stores the matrix twice; not counted again.
-        problems: sentences on heads that cannot be merged as asked.
+        problems: sentences on heads that cannot be merged as requested.
         warnings: sentences.
-        heads: by checkpoint name; {} where there is no pair that could be tied.
+        heads: by checkpoint name; {} without a pair that could be tied.
     """
 
     agents: list[dict[str, TensorInfo]]
@@ -70,7 +70,7 @@ class TiedResolution:
     heads: dict[str, HeadStorage] = field(default_factory=dict)
 
     def part(self, agent: Checkpoint, head: str, embedding: str, *, is_left_out: bool) -> None:
-        """Tell of a head that an agent trained apart from an embedding the base ties it to."""
+        """Report a head that an agent trained separately, though the base ties it."""
         if is_left_out:
             self.warnings.append(
                 f"{agent.who}{quoted(head)} differs from {quoted(embedding)} though the base "
@@ -88,12 +88,12 @@ def _ends_with(name: str, endings: Iterable[str]) -> bool:
 
 
 def has_vocabulary_rows(name: str) -> bool:
-    """Say whether dimension 0 of this tensor counts the vocabulary (embedding or head)."""
+    """Return whether dimension 0 of this tensor is the vocabulary (embedding or head)."""
     return _ends_with(name, _VOCABULARY_NAMES)
 
 
 def tie_setting(checkpoint: Checkpoint) -> bool | None:
-    """Return what config.json says of tie_word_embeddings; None when it says nothing."""
+    """Return tie_word_embeddings of config.json; None when missing."""
     for config in (checkpoint.config, checkpoint.text_config):
         if isinstance(config.get("tie_word_embeddings"), bool):
             return config["tie_word_embeddings"]
@@ -101,7 +101,7 @@ def tie_setting(checkpoint: Checkpoint) -> bool | None:
 
 
 def find_pair(checkpoints: Sequence[Checkpoint]) -> tuple[str, str] | None:
-    """Return the names (embedding, head) of the one pair that may be tied, if there is one."""
+    """Return the names (embedding, head) of the only pair that may be tied, else None."""
     shapes: dict[str, tuple[int, ...]] = {}
     for checkpoint in reversed(checkpoints):
         shapes.update({name: info.shape for name, info in checkpoint.tensors.items()})
@@ -115,9 +115,9 @@ def find_pair(checkpoints: Sequence[Checkpoint]) -> tuple[str, str] | None:
 
 
 def follow_ties(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
-    """Return an adapter on its base with one matrix where the base stores it twice and says so.
+    """Return an applied adapter with one matrix where the base stores a declared tie twice.
 
-    Of head and embedding that is the one which the adapter changed.
+    It is the one of head and embedding that the adapter changed.
     """
     pair = find_pair([base])
     if pair is None or not tie_setting(base) or not all(name in agent.tensors for name in pair):
@@ -129,7 +129,7 @@ def follow_ties(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
 
 
 class _Pair:
-    """The one pair of matrices that may be tied, and what each checkpoint makes of it."""
+    """The only pair of matrices that may be tied, and its storage in each checkpoint."""
 
     def __init__(self, embedding: str, head: str) -> None:
         self.names = (embedding, head)
@@ -140,11 +140,11 @@ class _Pair:
         return [name for name in self.names if name in checkpoint.tensors]
 
     def is_stored_twice(self, checkpoint: Checkpoint, fallback: bool | None = None) -> bool:
-        """Say whether a checkpoint that stores both matrices stores the same one twice.
+        """Return whether a checkpoint that stores both matrices stores the same one twice.
 
-        Of a checkpoint that is not downloaded the bytes are unknown: its config decides, or
-        `fallback` where that says nothing; the question is asked again after the download. One that
-        is read where it is is believed when it says that they are one; else its bytes decide.
+        The bytes of a checkpoint that is not downloaded are unknown: its config decides, else
+        `fallback`; this is repeated after the download. A remote checkpoint's config is trusted if
+        it declares a tie; else its bytes decide.
         """
         embedding, head = (checkpoint.tensors[name] for name in self.names)
         if (embedding.dtype, embedding.shape) != (head.dtype, head.shape):
@@ -160,10 +160,10 @@ class _Pair:
         return self._equal[checkpoint.name]
 
     def is_tied(self, checkpoint: Checkpoint, fallback: bool | None = True) -> bool:
-        """Say whether head and embedding are one matrix in this checkpoint.
+        """Return whether head and embedding are one matrix in this checkpoint.
 
-        Stored twice: equal bytes. Stored once: what the config says, or `fallback` where it says
-        nothing (a base without a stored head can only be tied).
+        Stored twice: if their bytes are equal. Stored once: by the config, else `fallback`
+        (a base without a stored head can only be tied).
         """
         stored = self.stored_names(checkpoint)
         if len(stored) == 2:
@@ -179,7 +179,7 @@ class _Pair:
         kinds: dict[int, Stored] = {0: "none", 2: "both"}
         one: Stored = "embedding" if self.names[0] in stored else "head"
         is_tied = None
-        with contextlib.suppress(CheckpointError):  # a merge that needs the bytes will say so
+        with contextlib.suppress(CheckpointError):  # a merge that needs the bytes reports it
             is_tied = self.is_tied(checkpoint, fallback) if stored else None
         return HeadStorage(kinds.get(len(stored), one), is_tied, tie_setting(checkpoint))
 
@@ -225,7 +225,7 @@ def _follow_base_with_both(
     setting = tie_setting(base)
     if setting and not base_is_tied:
         found.warnings.append(
-            f"{base.who}config.json says tie_word_embeddings, but the stored {quoted(head)} "
+            f"{base.who}config.json has tie_word_embeddings, but the stored {quoted(head)} "
             f"differs from {quoted(embedding)}; they are merged as two matrices."
         )
     parted = []
@@ -238,7 +238,7 @@ def _follow_base_with_both(
     if not base_is_tied:
         return
     if parted and not setting:
-        # The base's config does not bind the two: they start equal and may be trained apart.
+        # The base's config does not tie the two: they start equal and may be trained separately.
         names = ", ".join(f'"{agent.name}"' for agent, _ in parted)
         found.warnings.append(
             f"The base's {quoted(head)} equals its embedding, but not in {names}; they are merged "

@@ -1,4 +1,4 @@
-"""What to know of checkpoints' tokenizers: how they differ in words, and what the base's lacks.
+"""Findings on checkpoints' tokenizers: their differences, and what the base's lacks.
 
 Reads the JSON files only; no tokenizer is built, so no code of a checkpoint runs.
 """
@@ -28,16 +28,16 @@ MAX_TEMPLATE_LINES = 2000
 
 
 def tokenizer_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
-    """Return what the base's tokenizer lacks to be talked to, and how each agent's differs.
+    """Return findings on files that the base lacks for chats, and on agents' differences.
 
-    A checkpoint without tokenizer files has nothing to compare. Files that are not readable are
-    reported as such: a merge does not depend on them.
+    A checkpoint without tokenizer files is not compared. Unreadable files are reported: a merge
+    does not depend on them.
     """
     ours = _Tokenizer(base)
     theirs = {agent.name: _Tokenizer(agent) for agent in agents}
     found = _lacking(ours, theirs)
     for agent in agents:
-        own = theirs.pop(agent.name)  # vocabularies are large: held one at a time
+        own = theirs.pop(agent.name)  # vocabularies are large: hold one at a time
         if not ours.is_there or not own.is_there:
             continue
         try:
@@ -63,7 +63,7 @@ def tokenizer_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[F
 
 
 def stop_tokens(checkpoint: Checkpoint) -> tuple[int, ...]:
-    """Return the ids that end an answer, as libraries find them: generation_config, else config.
+    """Return the ids that end an answer, as libraries do: from generation_config, else config.
 
     Raises: CheckpointError when generation_config.json cannot be read.
     """
@@ -79,7 +79,7 @@ def stop_tokens(checkpoint: Checkpoint) -> tuple[int, ...]:
 def all_stop_tokens(base: Checkpoint, agents: Sequence[Checkpoint]) -> tuple[int, ...]:
     """Return the ids that end an answer of any of them, the base's first.
 
-    Ids that the base has no token for are left out. Raises: CheckpointError, see ``stop_tokens``.
+    Ids without a token in the base are left out. Raises: CheckpointError, see ``stop_tokens``.
     """
     sizes = {**base.config, **base.text_config}.get("vocab_size")
     limit = sizes if isinstance(sizes, int) else math.inf
@@ -88,10 +88,10 @@ def all_stop_tokens(base: Checkpoint, agents: Sequence[Checkpoint]) -> tuple[int
 
 
 def stop_token_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
-    """Return which agents end answers at tokens that the base goes on after."""
+    """Return findings on agents that end answers at tokens after which the base continues."""
     found = []
     for agent in agents:
-        with contextlib.suppress(CheckpointError):  # the small files are told about elsewhere
+        with contextlib.suppress(CheckpointError):  # unreadable files are reported elsewhere
             more = all_stop_tokens(base, [agent])[len(all_stop_tokens(base, [])) :]
             if more:
                 text = (
@@ -104,9 +104,9 @@ def stop_token_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[
 
 
 def compare_templates(base: Checkpoint, agent: Checkpoint) -> list[tuple[str, str]]:
-    """Return where two chat templates differ, side by side: lines of the base and of the agent.
+    """Return the differing lines of two chat templates, base and agent side by side.
 
-    A line that only one has stands beside an empty one; a row of dots is between distant places.
+    A line that only one has is paired with an empty one; a row of dots separates distant places.
 
     Raises: CheckpointError when one cannot be read.
     """
@@ -122,7 +122,7 @@ def compare_templates(base: Checkpoint, agent: Checkpoint) -> list[tuple[str, st
 
 
 class _Tokenizer:
-    """A checkpoint's tokenizer, its files read when something of them is first asked for."""
+    """A checkpoint's tokenizer; its files are read on first use."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._folder, self._who = checkpoint.folder, checkpoint.who
@@ -137,7 +137,7 @@ class _Tokenizer:
         return any((self._folder / name).is_file() for name in _FILES)
 
     def has_files_of(self, other: _Tokenizer) -> bool:
-        """Say whether all files that would be read are equal, before parsing megabytes of JSON."""
+        """Return whether all relevant files are equal, without parsing megabytes of JSON."""
         for name in _FILES + _TEMPLATES:
             a, b = self._folder / name, other._folder / name
             if a.is_file() != b.is_file():
@@ -150,9 +150,9 @@ class _Tokenizer:
 
     @property
     def lacks(self) -> Kind | None:
-        """What is missing to be talked to: a tokenizer, a chat template, or None.
+        """What chats need and it lacks: a tokenizer, a chat template, or None.
 
-        A template is looked for only beside a tokenizer; one that is not readable is there.
+        A template is searched only beside a tokenizer; an unreadable one counts as present.
         """
         if not self.is_there and not (self._folder / "tokenizer.model").is_file():
             return "tokenizer"
@@ -186,7 +186,7 @@ class _Tokenizer:
 
     @cached_property
     def vocabulary(self) -> dict[str, int] | None:
-        """Token -> id; None where no file tells."""
+        """Token -> id; None where no file has it."""
         model = self._tokenizer.get("model")
         if isinstance(model, dict):
             return _ids(model.get("vocab"))
@@ -194,7 +194,7 @@ class _Tokenizer:
 
     @cached_property
     def added(self) -> dict[str, int]:
-        """Token -> id of those beside the vocabulary."""
+        """Token -> id of tokens outside the vocabulary."""
         added = _ids(self._load("added_tokens.json")) or {}
         decoder = self._settings.get("added_tokens_decoder")
         for index, token in decoder.items() if isinstance(decoder, dict) else ():
@@ -220,13 +220,13 @@ def _ids(stored: Any) -> dict[str, int] | None:
 
 
 def _lacking(ours: _Tokenizer, theirs: dict[str, _Tokenizer]) -> list[Finding]:
-    """Say now what would stop the merge from being asked anything: no tokenizer, no template."""
+    """Report files that the merge would lack for any question: a tokenizer, a template."""
     missing = ours.lacks
     if missing is None:
         return []
     having = [name for name, tokenizer in theirs.items() if tokenizer.lacks is None]
     if having and missing == "chat-template":
-        return []  # told as a difference of that agent
+        return []  # reported as a difference of that agent
     what, how, them = (
         ("chat template", "used in a chat", "one")
         if missing == "chat-template"
@@ -234,7 +234,7 @@ def _lacking(ours: _Tokenizer, theirs: dict[str, _Tokenizer]) -> list[Finding]:
     )
     advice = f"add {them} to the base's folder first"
     if having:
-        advice = f"take an agent's (tokenizer: {having[0]})"
+        advice = f"use an agent's (tokenizer: {having[0]})"
     text = (
         f"The base has no {what}, so the merge would have none either: it could not be {how}. "
         f"To avoid that, {advice}."

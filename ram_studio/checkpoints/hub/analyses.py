@@ -1,7 +1,7 @@
-"""Analyses that others made: a file here, or one in a model or dataset repository on the Hub.
+"""Analyses by others: a local file, or one in a model or dataset repository on the Hub.
 
 They are untrusted like everything else: sizes are bounded before anything is fetched or
-unpacked, and names are checked before anybody shows them.
+unpacked, and names are checked before they are shown.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import AnalysisError, HubError
 
 MOST_COMPACT_BYTES = 4_000_000
-"""Of a compact one; 28 layers and five agents take less than 2 MB."""
+"""Size limit of a compact analysis; 28 layers and five agents take less than 2 MB."""
 
 MOST_ANALYSIS_BYTES = 200_000_000
 _MOST_TENSORS = 50_000
 _AT_ONCE = threading.BoundedSemaphore(2)
-"""Reading takes several times the memory of what is read."""
+"""Size limit of a whole analysis; reading takes several times its size in memory."""
 _ANALYSIS_FILE = re.compile(r"([^/]+\.)?analysis(\.safetensors)?", re.IGNORECASE)
 
 
@@ -35,8 +35,8 @@ def open_analysis(source: str | Path, *, only_compact: bool = False) -> Analysis
     A repository holds one file called `analysis.safetensors`, or ending in `.analysis` or
     `.analysis.safetensors`.
 
-    Args: only_compact: for a shared server: no whole analysis, which may be large, and a Hub id
-        alone, which is not looked for on the disk.
+    Args: only_compact: for a shared server: only compact analyses, and only Hub ids, never local
+        paths.
 
     Raises: AnalysisError for anything else or too large; HubError; CheckpointError for a source
     that is neither.
@@ -49,7 +49,7 @@ def open_analysis(source: str | Path, *, only_compact: bool = False) -> Analysis
 
 
 def find_analysis(source: str) -> Analysis:
-    """Return the analysis in a file, or in a Hub repository where no file is called so.
+    """Return the analysis in a file, or in a Hub repository if no such file exists.
 
     Raises: AnalysisError, HubError.
     """
@@ -58,12 +58,12 @@ def find_analysis(source: str) -> Analysis:
 
 
 def read_foreign(path: Path, *, only_compact: bool = False) -> Analysis:
-    """Return an analysis that somebody else made, checked as ``open_analysis`` says."""
+    """Return an analysis from an untrusted file, with the checks of ``open_analysis``."""
     most = MOST_COMPACT_BYTES if only_compact else MOST_ANALYSIS_BYTES
     if path.is_file() and path.stat().st_size > most:
         raise AnalysisError(
-            f"{printable(path.name)} takes {shown_bytes(path.stat().st_size)}, at most "
-            f"{shown_bytes(most)} are opened here; make it compact: ram-studio analysis compact."
+            f"{printable(path.name)} has {shown_bytes(path.stat().st_size)}; the limit is "
+            f"{shown_bytes(most)}. Make it compact: ram-studio analysis compact."
         )
     with _AT_ONCE:
         analysis = load_analysis(path, only_compact=only_compact)
@@ -116,9 +116,9 @@ def _fetch(source: str, most: int) -> Path:
             )
         if sizes[names[0]] > most:
             raise HubError(
-                f"{repository}: {printable(names[0])} takes {shown_bytes(sizes[names[0]])}, at "
-                f"most {shown_bytes(most)} are fetched; ask for a compact one (ram-studio "
-                "analysis compact)."
+                f"{repository}: {printable(names[0])} has {shown_bytes(sizes[names[0]])}; the "
+                f"limit is {shown_bytes(most)}. Request a compact one (ram-studio analysis "
+                "compact)."
             )
         check_rights(listing, names[0])
         where = {"repo_type": listing.kind, "revision": listing.commit}

@@ -24,7 +24,7 @@ from ram_studio.checkpoints.hub.transfer import site_address
 from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.errors import HubError
 
-try:  # the HTTP client that this version of huggingface_hub is built on
+try:  # the HTTP client of this version of huggingface_hub
     from httpx2 import HTTPError as HTTPError
     from httpx2 import InvalidURL
 except ImportError:  # pragma: no cover
@@ -35,7 +35,7 @@ RUN_AGAIN = "check the connection and run again; files that were finished are ke
 
 @contextlib.contextmanager
 def hub_errors(repository: str, revision: str | None, *, name: str | None) -> Iterator[None]:
-    """Turn whatever huggingface_hub raises into a HubError of one line.
+    """Turn errors of huggingface_hub into a HubError of one line.
 
     revision: as the user gave it; name: "base" or the agent's name.
     """
@@ -72,7 +72,7 @@ def _explanation(error: Exception, repository: str, revision: str | None) -> str
     if isinstance(error, RemoteEntryNotFoundError):
         return "lost a file while it was being read; run again"
     if isinstance(error, RepositoryNotFoundError):
-        # What looks like an id may have been meant as a folder.
+        # The id may be meant as a folder.
         here = (
             "" if rights.is_shared() else f"; nor is there a folder {Path(repository).absolute()}"
         )
@@ -91,12 +91,9 @@ def _explanation(error: Exception, repository: str, revision: str | None) -> str
 def _status_explanation(error: HfHubHTTPError, page: str) -> str:
     status = error.response.status_code
     if status in (401, 403):
-        return (
-            f"was refused by the Hub (status {status}); {rights.advice()}, as somebody who may "
-            f"read {page}"
-        )
+        return f"was refused by the Hub (status {status}); {rights.advice()}, with access to {page}"
     if status == 404:
-        return "is not there (status 404); check the spelling"
+        return "does not exist (status 404); check the spelling"
     if status == 429:
         return "was refused because of too many requests (status 429); wait a while and run again"
     return f"could not be read: the Hub answered with status {status}; {RUN_AGAIN}"

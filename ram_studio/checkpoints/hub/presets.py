@@ -1,6 +1,6 @@
 """Published sets of RL agents that share a base, as assets/presets.json lists them.
 
-Only what is known of a model is listed; ``engine.reading.preset_check`` holds it against the Hub.
+Only known facts of a model are listed; ``engine.reading.preset_check`` compares them with the Hub.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ram_studio.resources import asset_path
 
 @dataclass(frozen=True)
 class ListedModel:
-    """What is known of one model; None where it is not.
+    """Listed facts of one model; None where unknown.
 
     Attributes:
         name: "base" or the agent's name.
         repository: `owner/name`.
         revision: the commit it is pinned to.
-        license: as its card states it. dtype: of its weights, as safetensors names it.
+        license: from its card. dtype: of its weights, by its safetensors name.
         elements: stored elements, all tensors together.
     """
 
@@ -41,7 +41,7 @@ class ListedModel:
 
 @dataclass(frozen=True)
 class Preset:
-    """A set: its key, what it is called, its base and its agents."""
+    """A set: its key, its title, its base and its agents."""
 
     key: str
     title: str
@@ -64,7 +64,7 @@ def find_preset(key: str) -> Preset:
     """Return a set. Raises: SettingsError for a key that is not listed."""
     if key not in presets():
         raise SettingsError(
-            f"The set is {key!r}; listed are {', '.join(presets())}"
+            f"The set is {key!r}; expected one of {', '.join(presets())}"
             f"{did_you_mean(key, presets()) or '.'}"
         )
     return presets()[key]

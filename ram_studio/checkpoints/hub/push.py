@@ -1,7 +1,8 @@
-"""A merged folder to the Hub: private unless asked otherwise twice, and all or nothing.
+"""Pushes a merged folder to the Hub: private unless confirmed twice, and all or nothing.
 
-Shards go up one by one, and the Hub keeps what has arrived, so that a push that broke off goes on
-where it was. Only a last commit makes them a model; before it the repository shows nothing of them.
+Shards are uploaded one by one, and the Hub keeps uploaded ones, so that an interrupted push
+continues where it was. Only the last commit makes them a model; until then the repository shows
+none of them.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from ram_studio.errors import HubError, VerificationError
 _WAIT_SECONDS = 0.1
 
 YES_PUBLIC = "--public"
-"""How messages name the second yes; a form with words of its own puts those in their place."""
+"""Wording of the second confirmation; the app replaces it with the label of its form."""
 
 
 @dataclass(frozen=True)
 class PushResult:
-    """What went up: the model's page, whether all may read it, files, and whether it was there.
+    """Result of a push: the model's page, whether it is public, files, and whether it existed.
 
-    ahead: of the files, how many had gone up while the merge was written.
+    ahead: number of files that were uploaded while the merge was written.
     """
 
     url: str
@@ -59,7 +60,7 @@ class PushResult:
 
 @dataclass(frozen=True)
 class PushProgress:
-    """How far a push is, in bytes of whole files."""
+    """Progress of a push, in bytes of whole files."""
 
     file: str
     done_bytes: int
@@ -67,16 +68,16 @@ class PushProgress:
 
 
 def check_push(repository: str, *, public: bool = False) -> None:
-    """Refuse, before any work, a push that could not be done.
+    """Refuse, before any work, a push that would fail.
 
-    Raises: HubError for a name that is none, nobody logged in, or a repository that is public
-    without the second yes.
+    Raises: HubError for an invalid name, without a login, or for a public repository without the
+    second confirmation.
     """
     if split_hub_id(repository) != (repository, None):
         name = printable(repository) or "An empty name"
         raise HubError(
-            f"{name} is not a Hub id; push to owner/name, where the owner is you or an "
-            "organization of yours."
+            f"{name} is not a Hub id; push to owner/name, where the owner is you or one "
+            "of your organizations."
         )
     token = rights.token()
     if token is False or not (token or huggingface_hub.get_token()):
@@ -102,15 +103,15 @@ def push(
 ) -> PushResult:
     """Upload a merged folder: weights, config, tokenizer, card and provenance, nothing else.
 
-    Where the merge is there already, only `more` goes up.
+    If the repository already has the merge, only `more` is uploaded.
 
     Args:
-        folder: of a finished merge. repository: `owner/name`; created where there is none.
-        public: the second yes: create it public, or write to one that is.
-        ahead: files that went up already, see ``PushAhead``. more: further files by name, or other
-            content of the folder's card.
+        folder: of a finished merge. repository: `owner/name`; created if missing.
+        public: the second confirmation: create it public, or write to a public one.
+        ahead: files that are already uploaded, see ``PushAhead``. more: further files by name, or
+            other content of the folder's card.
 
-    Raises: VerificationError without a sound provenance, or where a file that it names is missing;
+    Raises: VerificationError without a valid provenance, or where a file in it is missing;
     CheckpointError for a link out of the folder; HubError, see ``check_push``, and for a
     repository that holds another model; Stopped. Files already uploaded are not sent again.
     """
@@ -127,7 +128,7 @@ def push(
         if _has_model(found):
             if _provenance_there(repository, found) != (folder / PROVENANCE_FILE).read_bytes():
                 raise HubError(
-                    f"{repository} holds another model already; push to another name, or remove "
+                    f"{repository} already holds another model; push to another name, or remove "
                     f"that one first ({url}/settings)."
                 )
             _add(api, repository, more)
@@ -157,24 +158,24 @@ def push(
 
 
 def _names(folder: Path, provenance: Provenance) -> list[str]:
-    """Return the files to upload, each of which is there and is no link out of the folder."""
+    """Return the files to upload, checked to exist and not to link out of the folder."""
     names = list(
         dict.fromkeys([*provenance.shards, *provenance.files, "README.md", PROVENANCE_FILE])
     )
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise VerificationError(
             f"{printable(folder)} lacks {shown_list(missing, show=quoted)}, which its provenance "
-            "names; restore what is missing, or merge again. Nothing was pushed."
+            "lists. Restore the missing files, or merge again. Nothing was pushed."
         )
     for name in names:
         check_link(folder / name, "", suffix=".safetensors" if name in provenance.shards else None)
-        for above in PurePosixPath(name).parents[:-1]:  # a linked folder lends what is not ours too
+        for above in PurePosixPath(name).parents[:-1]:  # a folder may be a link, too
             check_link(folder / above, "")
     return names
 
 
 def _add(api: huggingface_hub.HfApi, repository: str, files: Mapping[str, bytes]) -> None:
-    """Add small files to a model that is there, or replace them."""
+    """Add small files to an existing model, or replace them."""
     if files:
         operations = [CommitOperationAdd(name, data) for name, data in files.items()]
         message = "Scores and recipe from RAM Studio"
@@ -182,17 +183,17 @@ def _add(api: huggingface_hub.HfApi, repository: str, files: Mapping[str, bytes]
 
 
 class PushAhead:
-    """Sends shards up while a merge writes the others: the ``Receiver`` of its writer.
+    """Uploads shards while a merge writes the others: the ``Receiver`` of its writer.
 
-    A context manager. On the Hub nothing is made before the first shard is complete, and nothing
-    shows before ``push`` makes a model of what was sent. What could not be sent is left to it.
+    A context manager. Nothing is created on the Hub before the first shard is complete, and nothing
+    is visible before ``push`` makes a model of the uploads. It also uploads what failed here.
 
     Attributes:
-        sent: what has arrived, by file name.
+        sent: uploaded files, by name.
     """
 
     def __init__(self, repository: str, *, public: bool = False) -> None:
-        """Check what can be checked before any work, see ``check_push``.
+        """Run the checks that need no work, see ``check_push``.
 
         Args: as for ``push``. Raises: HubError.
         """
@@ -202,8 +203,8 @@ class PushAhead:
         self._queue: SimpleQueue[tuple[str, Path] | None] = SimpleQueue()
         self._is_open: bool | None = None
         self._is_over = False
-        # An upload cannot be broken off: it must not hold up the end of the program. It has the
-        # rights of whoever merges.
+        # An upload cannot be interrupted: it must not delay the end of the program. It uses the
+        # rights of the user who merges.
         work = partial(copy_context().run, self._work)
         self._thread = threading.Thread(target=work, name="push", daemon=True)
 
@@ -215,11 +216,11 @@ class PushAhead:
         self._end()
 
     def take(self, shard: Shard, path: Path) -> None:
-        """Send a shard after those that wait already."""
+        """Queue a shard for upload."""
         self._queue.put((shard.file_name, path))
 
     def release(self, on_wait: Callable[[], None]) -> None:
-        """Begin no more; return when the shard under way has arrived."""
+        """Start no further upload; return when the current one has finished."""
         self._end()
         while self._thread.is_alive():
             self._thread.join(_WAIT_SECONDS)
@@ -233,7 +234,7 @@ class PushAhead:
         for name, path in iter(self._queue.get, None):
             if self._is_over:
                 return
-            # Whatever keeps it from arriving is told by the push at the end, if it is still so.
+            # The push at the end tries again, and reports errors that remain.
             with contextlib.suppress(HubError, OSError), _talking_of(self._repository):
                 self._send(name, path)
 
@@ -249,12 +250,12 @@ class PushAhead:
 
 
 def _create_repository(repository: str, public: bool) -> ModelInfo:
-    """Return what the Hub knows of a repository; it is made private where there is none."""
+    """Return the Hub's record of a repository; create it, private by default, if missing."""
     info = _find_repository(repository)
     if info is None:
         hub_api().create_repo(repository, private=not public, exist_ok=True)
         info = hub_api().model_info(repository, timeout=REQUEST_SECONDS)
-    # Somebody may have made it in the meantime, and organizations have rules of their own.
+    # It may have been created in the meantime, and organizations have their own rules.
     _check_visibility(repository, info, public)
     return info
 
@@ -276,10 +277,10 @@ def _talking_of(repository: str) -> Iterator[None]:
         if refused in (401, 403):
             text = (
                 f"{repository} was not written: the Hub refused this login (status {refused}). "
-                "Push to a new name under an account of yours, or log in with the right to write."
+                "Push to a new name under your account, or log in with the right to write."
             )
         raise HubError(text) from error
-    except (ValueError, RuntimeError) as error:  # what the Hub's storage refused
+    except (ValueError, RuntimeError) as error:  # errors of the Hub's storage
         raise HubError(
             f"{repository} could not be pushed to ({printable(error, 200)}). Run again: "
             "uploaded files are not sent twice."
@@ -290,7 +291,7 @@ def _talking_of(repository: str) -> Iterator[None]:
 
 
 def _find_repository(repository: str) -> ModelInfo | None:
-    """Return what the Hub knows of a repository; None where there is none."""
+    """Return the Hub's record of a repository; None where it does not exist."""
     try:
         return hub_api().model_info(repository, timeout=REQUEST_SECONDS)
     except RepositoryNotFoundError:
@@ -302,10 +303,10 @@ def _files_of(info: ModelInfo) -> list[str]:
 
 
 def _check_visibility(repository: str, info: ModelInfo, public: bool) -> None:
-    # What the Hub does not say is taken for the worse.
+    # Without an answer of the Hub, assume that it is public.
     if not info.private and not public:
         raise HubError(
-            f"{repository} is public: everybody could read the merge at once. Push to a private "
+            f"{repository} is public: everybody could read the merge. Push to a private "
             f"repository, or confirm with {YES_PUBLIC}."
         )
 

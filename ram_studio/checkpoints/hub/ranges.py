@@ -1,7 +1,7 @@
 """Shards on the Hub, read by byte ranges: nothing is stored here.
 
-With huggingface_hub's session, login and proxies, one request for each range. A connection that
-drops goes on where it broke off: every byte that arrives begins the count of tries anew.
+With huggingface_hub's session, login and proxies, one request for each range. A dropped connection
+is resumed where it ended: every received byte resets the count of tries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ram_studio.checkpoints.read.remote import BUSY, FIRST_REQUEST_BYTES, Remote
 from ram_studio.errors import HubError
 
 CACHED_BYTES = 4096
-"""Ranges up to this size are kept."""
+"""Ranges up to this size are cached."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Listing:
     Attributes:
         repository: `owner/name`.
         revision: as the user gave it, None for the default branch.
-        commit: what it stands for now.
-        sizes: bytes of each file right in the folder.
-        contents: a hash of each file's content as the Hub knows it.
+        commit: its current commit.
+        sizes: bytes of each file directly in the folder.
+        contents: the Hub's hash of each file's content.
         kind: "model" or "dataset".
         below: the folder in the repository whose files they are, as "runs/1/", "" for the top.
     """
@@ -49,17 +49,17 @@ class Listing:
     below: str = ""
 
     def url(self, file: str) -> str:
-        """Return where to fetch a file of this commit."""
+        """Return the URL of a file of this commit."""
         where = {"repo_type": self.kind, "revision": self.commit, "endpoint": site_address()}
         return huggingface_hub.hf_hub_url(self.repository, self.below + file, **where)
 
 
 @dataclass(eq=False)
 class HubFiles(RemoteFiles):
-    """The files of a listing; those that are small, or complete in the cache, are in `folder` too.
+    """The files of a listing; small ones, and those complete in the cache, are in `folder` too.
 
-    What came along with a header, or was looked at to compare two tensors, is kept and not asked
-    for again. name: "base" or the agent's; check: raises to stop.
+    Ranges that were fetched with a header, or to compare two tensors, are cached. name: "base" or
+    the agent's; check: raises to stop.
     """
 
     listing: Listing = field(kw_only=True)
@@ -87,7 +87,7 @@ class HubFiles(RemoteFiles):
         return hub_fingerprint([f"{shard}:{contents[shard]}" for shard in shards])
 
     def content_hash(self, name: str) -> str | None:
-        """Return the SHA-256 of a shard that the Hub keeps as a large file; see `RemoteFiles`."""
+        """Return the SHA-256 of a shard that the Hub stores as a large file; see `RemoteFiles`."""
         content = self.listing.contents[name]
         return f"sha256:{content}" if len(content) == 64 else None
 
@@ -106,7 +106,7 @@ class HubFiles(RemoteFiles):
                     parts.append(data[at - first : end - first])
                     at += len(parts[-1])
         found = b"".join(parts)
-        # With a header data may come along.
+        # A request for a header may return data, too.
         if length <= (CACHED_BYTES if start else FIRST_REQUEST_BYTES):
             with self._lock:
                 if length > len(self._cache[name].get(start, b"")):
@@ -132,7 +132,7 @@ class HubFiles(RemoteFiles):
         return bytes(received)
 
     def _request(self, url: str, begin: int, end: int, received: bytearray) -> None:
-        """Append bytes begin..end; no more is read, whatever the server sends."""
+        """Append bytes begin..end; further bytes of the server are not read."""
         headers = build_hf_headers(token=self.token, **LIBRARY)
         headers |= {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
         wanted = len(received) + end - begin
@@ -144,8 +144,8 @@ class HubFiles(RemoteFiles):
             hf_raise_for_status(response)
             if response.status_code != 206 and begin > 0:
                 raise HubError(
-                    f"{self.who}{printable(url)}: the server does not send parts of "
-                    "files; download the model instead (--download)."
+                    f"{self.who}{printable(url)}: the server does not support range requests; "
+                    "download the model instead (--download)."
                 )
             for chunk in response.iter_bytes():
                 received += chunk[: wanted - len(received)]

@@ -1,8 +1,8 @@
 """Checkpoints on the Hugging Face Hub: opened by their headers, or downloaded into its cache.
 
 Everything goes through huggingface_hub, so its cache, its login, its proxies and HF_ENDPOINT apply.
-Weights are safetensors only; pickles are never requested. Tokens are handed through and never
-kept. Imported only when a Hub id is used.
+Weights are safetensors only; pickles are never requested. Tokens are passed on and never
+stored. Imported only when a Hub id is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PARALLEL_DOWNLOADS = 8
 
 @contextlib.contextmanager
 def talking_to(repository: str, revision: str | None, name: str | None) -> Iterator[None]:
-    """Map errors, and keep huggingface_hub's own retry messages off the terminal."""
+    """Map errors, and hide huggingface_hub's own retry messages."""
     verbosity = hub_logging.get_verbosity()
     hub_logging.set_verbosity_error()
     try:
@@ -79,11 +79,11 @@ def list_files(
 
 
 def _fetch(listing: Listing, files: list[str], bar: type[hub_tqdm] | None = None) -> Path:
-    """Download files of one commit into the cache and return the folder that they lie in."""
+    """Download files of one commit into the cache and return their folder."""
     snapshot = Path(
         huggingface_hub.snapshot_download(
             listing.repository,
-            # The name, not the commit: the cache remembers what it stood for, for offline use.
+            # The name, not the commit: the cache stores the commit of a name, for offline use.
             revision=listing.revision,
             cache_dir=cache_folder(),
             endpoint=site_address(),
@@ -100,10 +100,10 @@ def _fetch(listing: Listing, files: list[str], bar: type[hub_tqdm] | None = None
 def _listing_or_cache(
     repository: str, revision: str | None, below: str, name: str
 ) -> Listing | Folder:
-    """Return the repository's files; or the snapshot to use although the Hub could not be asked.
+    """Return the repository's files, or a cached snapshot if the Hub cannot be reached.
 
     Only where the Hub did not answer or is down: a refusal counts even if files are in the cache,
-    and on a shared server nothing is taken from there without the Hub's word.
+    and on a shared server nothing is read from the cache without the Hub's permission.
     """
     try:
         return list_files(repository, revision, below=below)
@@ -118,7 +118,7 @@ def _listing_or_cache(
 
 
 def check_rights(listing: Listing, file: str) -> None:
-    """Have the Hub say whether this user may read a file, which may be in the cache already.
+    """Check with the Hub that this user may read a file, which may already be in the cache.
 
     Everybody may list the files of a gated repository.
     """
@@ -140,7 +140,7 @@ def _cached_snapshot(repository: str, revision: str | None, below: str, name: st
         return None
     found = Folder(Path(folder) / below, who(name), Path(folder).name)
     try:
-        # Files nobody asked for (pickles, pictures) may be missing: the headers are the test.
+        # Files that are never requested (pickles, images) may be missing: test the headers.
         found.headers(find_shards(found)[0])
     except CheckpointError:
         return None
@@ -177,12 +177,12 @@ def find_repository(
     Of a URL `hf://owner/name[@revision][/folder]` too.
 
     Its small files (config, tokenizer) are downloaded into the cache, and with `download` its
-    shards, once it is known that they fit. Otherwise those that are not there yet are read with
-    range requests, first of all their headers: the files are then remote, and have a fingerprint of
-    their own (`hub-...`, from the Hub's content hashes). Without a connection a snapshot that is
+    shards, if the disk has space for them. Otherwise missing shards are read with range requests,
+    beginning with their headers: the files are then remote, and have another kind of fingerprint
+    (`hub-...`, from the Hub's content hashes). Without a connection a snapshot that is
     complete in the cache is used.
 
-    Raises: HubError; CheckpointError for something that is no Hub id, or a damaged file; Stopped.
+    Raises: HubError; CheckpointError for anything that is not a Hub id, or a damaged file; Stopped.
     """
     found, below = split_hf_url(source) or (split_hub_id(source), "")
     if found is None:

@@ -1,8 +1,8 @@
 """Whose rights are used at the Hub.
 
-By default they are those of whoever huggingface_hub finds logged in. A shared server
-acts as nobody, or as the user who asks. Its cache holds what others were allowed to read, so
-there the Hub is asked before anything is taken from the cache.
+By default those of the login that huggingface_hub finds. A shared server is anonymous, or uses the
+login of the requesting user. Its cache holds files that others were allowed to read, so
+permission is checked with the Hub before anything is read from the cache.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Token = str | bool | None
-"""As huggingface_hub takes it: False sends none, None its own."""
+"""As in huggingface_hub: False sends no token, None its own."""
 
 LOG_IN = "log in with `hf auth login` (or set HF_TOKEN)"
 
@@ -21,7 +21,7 @@ _shared_advice: str | None = None
 
 
 def share(advice: str) -> None:
-    """Act as nobody from now on, but for ``acting_as``; advice: what a user can do instead."""
+    """Send no token from now on, except in ``acting_as``; advice: what a user can do instead."""
     global _shared_advice
     _shared_advice = advice
 
@@ -33,7 +33,7 @@ def is_shared() -> bool:
 
 @contextmanager
 def acting_as(token: str | None) -> Iterator[None]:
-    """Use a user's token for what this thread asks the Hub inside the block; None: as before."""
+    """Use a user's token for this thread's requests inside the block; None: as before."""
     before = _user.set(token)
     try:
         yield
@@ -47,7 +47,7 @@ def token() -> Token:
 
 
 def advice() -> str:
-    """Return how somebody who may read a model gets at it, the middle of a sentence."""
+    """Return how a user with access to a model can open it, as part of a sentence."""
     if _shared_advice is None:
         return LOG_IN
     return "use an account that may read it" if _user.get() else _shared_advice

@@ -1,4 +1,4 @@
-"""Requests to the Hub: where they go, how they introduce themselves, how far a download is."""
+"""Requests to the Hub: address, user agent, cache, and progress of downloads."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, DownloadProgress, ProgressCallback
 
 LIBRARY: dict[str, Any] = {"library_name": "ram-studio", "library_version": __version__}
-"""How requests introduce themselves."""
+"""User agent of requests."""
 
 REQUEST_SECONDS = 30.0
 
 
 def site_address() -> str:
-    """Return the Hub's address: HF_ENDPOINT as it is now, else huggingface_hub's own."""
+    """Return the Hub's address: the current HF_ENDPOINT, else huggingface_hub's own."""
     address = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
     return address.rstrip("/")
 
 
 def cache_folder() -> Path:
-    """Return the Hub cache: HF_HUB_CACHE or HF_HOME as they are now, else huggingface_hub's own."""
+    """Return the Hub cache: the current HF_HUB_CACHE or HF_HOME, else huggingface_hub's own."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     if home := os.environ.get("HF_HOME"):
@@ -37,7 +37,7 @@ def cache_folder() -> Path:
 
 
 def hub_api() -> huggingface_hub.HfApi:
-    """Return what asks the Hub with the rights that this thread has, see `rights`."""
+    """Return a Hub client with this thread's rights, see `rights`."""
     return huggingface_hub.HfApi(endpoint=site_address(), token=rights.token(), **LIBRARY)
 
 
@@ -54,7 +54,7 @@ def progress_bar(
     on_progress: ProgressCallback | None,
     cancel: CancelSignal | None,
 ) -> type[hub_tqdm]:
-    """Return a progress bar class that draws nothing, reports bytes and asks for Stop.
+    """Return a progress bar class that draws nothing, reports bytes and checks for a stop.
 
     snapshot_download opens one bar that counts files and, depending on its version, one or two
     that count bytes (received, written); the furthest of those is reported.
@@ -77,7 +77,7 @@ def progress_bar(
                 with lock:
                     counts[id(self)] = counts.get(id(self), 0) + int(n or 0)
                     done = min(max(counts.values()), total)
-                    # Two bars tell of the same bytes: report only what is news.
+                    # Two bars count the same bytes: report only new ones.
                     if done > reported:
                         reported = done
                         seconds = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""A checkpoint as it is handed around: its tensors by their headers, its config, its fingerprint.
+"""An opened checkpoint: its tensors by their headers, its config, its fingerprint.
 
 ``opening`` makes one of a folder, a URL or a Hub id.
 """
@@ -23,16 +23,16 @@ from ram_studio.checkpoints.read.tensors import TensorInfo
 
 CONFIG_FILE = "config.json"
 QUANTIZATION = "quantization_config"
-"""Key of a config under which codes that stand for weights are described."""
+"""Key of a config that describes quantized weights."""
 DELTA_FORMAT = "ram-studio delta 1"
 HUB_FINGERPRINT = "hub-"
-"""How the fingerprints of shards begin that are still on the Hub."""
+"""Prefix of the fingerprints of shards that are still on the Hub."""
 
-# Small checkpoints are fingerprinted whole; of large ones this many pages are read.
+# Small checkpoints are fingerprinted whole; large ones by this many pages.
 WHOLE_FINGERPRINT_BYTES = 16 * 2**20
 FINGERPRINT_PAGES = 1024
 PAGE_BYTES = 4096
-WHOLE_PIECE_BYTES = 2**20
+WHOLE_CHUNK_BYTES = 2**20
 
 _HUB_ID = re.compile(
     r"(?P<repository>[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})"
@@ -46,20 +46,20 @@ _HF_URL = re.compile(
 
 
 class CancelSignal(Protocol):
-    """What a long step asks to learn whether the user pressed Stop."""
+    """Checked by a long step, to learn whether the user pressed Stop."""
 
     def raise_if_cancelled(self) -> None:
-        """Raise `Stopped` when the job was asked to stop."""
+        """Raise `Stopped` after a stop was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How far a download is. Bytes of files already in the cache are not counted.
+    """Progress of a download, without files already in the cache.
 
     Attributes:
         name: "base" or the agent's name.
         source: the Hub id.
-        done_bytes: bytes received so far.
+        done_bytes: bytes received.
         total_bytes: bytes to receive in all, known before the first one.
         seconds: since the download started.
     """
@@ -91,9 +91,9 @@ class Checkpoint:
         adapter: adapter_config.json of a LoRA adapter, whose tensors are its factors until it is
             applied to a base (see ``virtual.adapters``); None for whole models.
         delta: metadata of a file of changed elements, whose tensors are indices and values until
-            they are laid over a base (see ``virtual.deltas``); None for whole models.
+            applied to a base (see ``virtual.deltas``); None for whole models.
         is_local: False when only the headers were fetched and the shards are not on this disk.
-        remote: where shards are read from that are not on this disk, if they may be.
+        remote: the place of shards that are not on this disk, if they may be read.
     """
 
     name: str
@@ -112,17 +112,17 @@ class Checkpoint:
 
     @property
     def who(self) -> str:
-        """How messages about it start, see ``describe.who``."""
+        """Beginning of messages about it, see ``describe.who``."""
         return who(self.name)
 
     @property
     def at(self) -> str:
-        """How messages about it as a whole start: who it is, and where it lies."""
+        """Beginning of messages about it as a whole: its name and its place."""
         return f"{self.who}{printable(self.folder)}"
 
     @property
     def is_readable(self) -> bool:
-        """Whether a pass can read its tensors: from this disk, or from where they are."""
+        """Whether a pass can read its tensors, from this disk or over the network."""
         return self.is_local or bool(self.remote)
 
     @property
@@ -135,12 +135,12 @@ class Checkpoint:
 
     @property
     def text_config(self) -> dict[str, Any]:
-        """What the config says of the language model beside other towers; {} where it has none."""
+        """The config's part on the language model beside other towers; {} where it has none."""
         found = self.config.get("text_config")
         return found if isinstance(found, dict) else {}
 
     def on_base(self, base: Checkpoint, tensors: dict[str, TensorInfo]) -> Checkpoint:
-        """Return the whole model that an adapter or a delta makes of a base's tensors."""
+        """Return the whole model of an adapter or a delta, with the base's tensors."""
         return replace(
             self,
             tensors=tensors,
@@ -157,7 +157,7 @@ class Checkpoint:
         return shard.stat().st_size if place is None else place.size(shard.name)
 
     def is_known_as(self, fingerprint: str | None) -> bool:
-        """Say whether a fingerprint is of these files, made of them here or while on the Hub."""
+        """Return whether a fingerprint is of these files, local or still on the Hub."""
         return fingerprint is not None and fingerprint in (self.fingerprint, _as_on_hub(self))
 
 
@@ -185,7 +185,7 @@ def split_hf_url(source: str) -> tuple[tuple[str, str | None], str] | None:
 
 
 def hub_fingerprint(contents: list[str]) -> str:
-    """Return the fingerprint of shards on the Hub; contents: each one's name and hash there."""
+    """Return the fingerprint of shards on the Hub; contents: name and hash of each."""
     return HUB_FINGERPRINT + hashlib.blake2b("\n".join(contents).encode()).hexdigest()[:60]
 
 
@@ -202,8 +202,8 @@ def fingerprint_of(headers: list[Header], files: Files) -> str:
 
     BLAKE2b over each shard's file name, size and header, in name order, and over content: all data
     when the shards together take at most 16 MiB, else 1024 pages of 4 KiB spread evenly over the
-    checkpoint's data. A change outside the pages read of a large checkpoint goes unseen, so a
-    fingerprint finds an analysis again but does not prove it: the merge pass counts anew and
+    checkpoint's data. A change outside the sampled pages of a large checkpoint is not detected, so
+    a fingerprint identifies an analysis but does not prove it: the merge pass counts again and
     refuses an analysis whose counts differ.
 
     Raises: CheckpointError when a shard cannot be read.
@@ -219,10 +219,10 @@ def fingerprint_of(headers: list[Header], files: Files) -> str:
         name = header.path.name
         for part in (os.fsencode(name), str(header.file_size).encode(), header.raw):
             digest.update(len(part).to_bytes(8, "little") + part)
-        # A page that begins in this shard ends with it at the latest.
+        # A page that begins in this shard does not go beyond its end.
         spans = [(page - start, PAGE_BYTES) for page in pages if start <= page < start + size]
         if whole:
-            spans = [(at, WHOLE_PIECE_BYTES) for at in range(0, size, WHOLE_PIECE_BYTES)]
+            spans = [(at, WHOLE_CHUNK_BYTES) for at in range(0, size, WHOLE_CHUNK_BYTES)]
         spans = [(header.data_start + at, min(count, size - at)) for at, count in spans]
         for data in files.fetch_spans(name, spans):
             digest.update(data)

@@ -1,6 +1,6 @@
-"""Content hashes: which bytes a file holds, as "sha256:<hex>" or "blake3:<hex>".
+"""Content hashes of files, as "sha256:<hex>" or "blake3:<hex>".
 
-The Hub's cache stores large files under their SHA-256, so that of a download is known without
+The Hub's cache names large files by their SHA-256, so a download's hash is known without
 reading it; every other file gets BLAKE3, which is several times faster to compute.
 """
 
@@ -20,15 +20,15 @@ import blake3
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import CheckpointError, raise_as
 
-PIECE_BYTES = 1 << 20
-"""So much is read and hashed at a time: it stays in a core's cache in between."""
+CHUNK_BYTES = 1 << 20
+"""Bytes that are read and hashed at a time: they stay in a core's cache."""
 
-_SHARED_PIECE_BYTES = 4 << 20
-"""Enough for several cores at a time."""
+_SHARED_CHUNK_BYTES = 4 << 20
+"""The same for several cores."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_HASH = r"^(sha256|blake3):[0-9a-f]{64}$"
-# Everything beside the weights that shapes an answer.
+# Everything besides the weights that affects an answer.
 _BEHAVIOR_FILES = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
@@ -37,20 +37,20 @@ _BEHAVIOR_FILES = (
 
 
 class Hasher(Protocol):
-    """What both algorithms' objects can do."""
+    """Common interface of both algorithms."""
 
     def update(self, data: memoryview, /) -> object:
         """Take the next bytes."""
 
     def hexdigest(self) -> str:
-        """Return the digest of all bytes so far."""
+        """Return the digest of all bytes."""
 
 
 def known_hash(path: Path) -> str | None:
-    """Return the hash under which the Hub's cache keeps a file, or None for any other file.
+    """Return the hash by which the Hub's cache stores a file, or None for any other file.
 
-    A snapshot's file is a link to `models--owner--name/blobs/<sha256>`. (Small files are kept under
-    a Git hash of 40 digits, which is not one of their content alone.)
+    A snapshot's file is a link to `models--owner--name/blobs/<sha256>`. (Small files have a Git
+    hash of 40 digits, which is not one of their content alone.)
     """
     target = blob_of(path)
     if target is None or not _SHA256.fullmatch(target.name):
@@ -80,12 +80,12 @@ def _reading(path: Path) -> AbstractContextManager[None]:
 def blake3_of(path: Path) -> str:
     """Return a file's BLAKE3 as 64 hex digits, hashed by all cores.
 
-    It is read in pieces, as a map's pages would count as memory.
+    It is read in chunks, as a memory map's pages would count as memory.
 
     Raises: CheckpointError when it cannot be read.
     """
     hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
-    buffer = memoryview(bytearray(_SHARED_PIECE_BYTES))
+    buffer = memoryview(bytearray(_SHARED_CHUNK_BYTES))
     with _reading(path), open(path, "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             hasher.update(buffer[:count])
@@ -93,13 +93,13 @@ def blake3_of(path: Path) -> str:
 
 
 def model_fingerprint(folder: Path, weights: str) -> str:
-    """Return 32 hex digits that change when what a model answers may change.
+    """Return 32 hex digits that change when a model's answers may change.
 
     Args:
         folder: of the model; its config, tokenizer and chat template count, missing ones too.
-        weights: fingerprint of the weights that answer, see `fingerprint_of`.
+        weights: fingerprint of the weights, see `fingerprint_of`.
 
-    Raises: OSError when a file that is there cannot be read.
+    Raises: OSError when an existing file cannot be read.
     """
     digest = hashlib.blake2b(weights.encode(), digest_size=16)
     for name in _BEHAVIOR_FILES:

@@ -1,7 +1,6 @@
-"""How the checkpoints layer words its messages: who, which file, how many bytes.
+"""Formats names and sizes in messages of the checkpoints layer.
 
-Owns the formatting of names and sizes inside error messages and warnings. A message is one line,
-whatever a hostile file puts into a tensor name.
+A message is one line, for any content of a hostile file's tensor names.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 BASE_NAME = "base"
 MERGED_NAME = "merged model"
-"""Of a merge that is opened to be looked at; no agent can be called so, for the space."""
+"""Name of a merge that is opened for inspection; no agent can have it, because of the space."""
 
 
 def who(name: str | None) -> str:
-    """Return how a message about one checkpoint starts: `Base: `, `Agent "x": ` or nothing.
+    """Return the beginning of a message about one checkpoint: `Base: `, `Agent "x": ` or nothing.
 
-    What is opened by itself is called by what it is: base, agent or merged model.
+    A checkpoint that is opened by itself is named by its kind: base, agent or merged model.
     """
     if name is None:
         return ""
@@ -37,7 +36,7 @@ def printable(text: object, limit: int = 160) -> str:
 
 
 def shell_word(path: object) -> str:
-    """Return a path whole, as a shell takes it: for commands that a message advises."""
+    """Return a path in full, quoted for a shell: for commands in messages."""
     return shlex.quote(text if (text := str(path)).isprintable() else printable(text))
 
 
@@ -49,18 +48,18 @@ def quoted(text: object) -> str:
 def shown_list(
     items: Sequence[str], limit: int = 3, separator: str = "; ", show: Callable[[str], str] = str
 ) -> str:
-    """Join the first `limit` items, each as `show` gives it, and say how many more there are."""
+    """Join the first `limit` items, each formatted by `show`, and count the others."""
     text = separator.join(map(show, items[:limit]))
     return text if len(items) <= limit else f"{text}{separator}and {len(items) - limit} more"
 
 
 def shown_shape(shape: Iterable[int]) -> str:
-    """Return a shape as Python writes it: `(2, 3)`, `(5,)`, `()`."""
+    """Return a shape in Python's notation: `(2, 3)`, `(5,)`, `()`."""
     return printable(tuple(shape), limit=80)
 
 
 def shown_bytes(count: int) -> str:
-    """Return a byte count in decimal units, as disks and the Hub count: `15.23 GB`, `812 bytes`."""
+    """Return a byte count in decimal units, as the Hub does: `15.23 GB`, `812 bytes`."""
     if count < 1000:
         return f"{count} bytes"
     value = float(count)

@@ -1,4 +1,4 @@
-"""The files of one folder, as names and bytes, wherever it lies."""
+"""The files of one folder, local or remote, as names and bytes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ram_studio.checkpoints.read.json_files import check_link, read_bounded, rea
 from ram_studio.errors import CheckpointError, raise_as
 
 Span = tuple[int, int]
-"""Where some bytes of a file begin, and how many they are."""
+"""Start and number of some bytes of a file."""
 
 _SPARE_FILES = 64
-"""What else a process may open meanwhile: sockets, libraries."""
+"""Reserve for other open files of the process: sockets, libraries."""
 
 
 def allow_open_files(count: int) -> None:
-    """Raise this process's limit of open files, as far as it may, where so many more exceed it.
+    """Raise this process's limit of open files, as far as allowed, if ``count`` more exceed it.
 
-    Linux lets a process open 1,024, and as many as its hard limit says if it asks: four models of
-    300 shards each take more.
+    By default Linux lets a process open 1,024 files, and on request up to its hard limit: four
+    models of 300 shards each need more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = len(os.listdir("/dev/fd")) + count + _SPARE_FILES
@@ -41,8 +41,8 @@ class Files(abc.ABC):
     """Files by their paths below a folder, with "/" between folders.
 
     Attributes:
-        folder: where small files (config, index, tokenizer) are read; of files that are elsewhere
-            it also has the paths by which shards are called.
+        folder: where small files (config, index, tokenizer) are read; for remote files its paths
+            also identify shards.
         who: starts messages.
         revision: the commit, for files of a repository on the Hub.
     """
@@ -53,15 +53,15 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def at(self, name: str) -> str:
-        """Return how messages call a file; "" is the folder."""
+        """Return a file's name in messages; "" is the folder."""
 
     @abc.abstractmethod
     def names(self) -> list[str]:
-        """Return what lies right below the folder, in order."""
+        """Return the names directly in the folder, sorted."""
 
     @abc.abstractmethod
     def sizes(self) -> dict[str, int]:
-        """Return all files with their bytes, also those in folders below."""
+        """Return all files with their sizes, also those in subfolders."""
 
     @abc.abstractmethod
     def header(self, name: str) -> Header:
@@ -73,7 +73,7 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def has(self, name: str) -> bool:
-        """Say whether a file is there."""
+        """Return whether a file exists."""
 
     @abc.abstractmethod
     def read(self, name: str, limit: int) -> bytes:
@@ -92,12 +92,12 @@ class Files(abc.ABC):
         return [self.header(name) for name in names]
 
     def json(self, name: str, *, limit: int, unique: bool = False) -> dict[str, Any]:
-        """Return the JSON object in a small file, {} where there is none."""
+        """Return the JSON object in a small file, {} if it is missing."""
         path = self.folder / name
         return read_json_object(path, self.who, limit=limit, unique=unique) if path.exists() else {}
 
     def fingerprint(self, shards: Iterable[str]) -> str | None:
-        """Return a fingerprint that is known without reading the shards, None where none is."""
+        """Return a fingerprint that is known without reading the shards, else None."""
         return None
 
 

@@ -1,7 +1,7 @@
-"""Reading the header of a safetensors file: which tensors it holds, where and in which dtype.
+"""Reads the header of a safetensors file: names, places and dtypes of its tensors.
 
-The header is untrusted, so every number in it is checked against the file before anybody
-relies on it: a reader of `TensorInfo` may map `nbytes` bytes at `offset` without further checks.
+The header is untrusted, so every number in it is checked against the file before it is used: a
+reader of `TensorInfo` may map `nbytes` bytes at `offset` without further checks.
 The format is https://huggingface.co/docs/safetensors/index#format; the limits here are the
 library's own (100 MB of header, no holes, no overlap, no duplicate names). Tensor data is never
 read here.
@@ -27,8 +27,8 @@ LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSION = 2**63 - 1
 MAX_RANK = 64
-# A parsed header is many times its text: these bound what a hostile one can make Python allocate,
-# to about 300 MB. Each tensor opens two lists and holds some seven commas: 100,000 tensors in one
+# A parsed header takes many times its text: these bound the memory for a hostile one to about
+# 300 MB. Each tensor opens two lists and holds some seven commas: 100,000 tensors in one
 # file are far beyond any published shard.
 MAX_LISTS = 200_000
 MAX_COMMAS = 1_000_000
@@ -60,7 +60,7 @@ def read_header(path: str | Path, who: str = "") -> Header:
     at = f"{who}{printable(path)}"
     advice = "check that the file exists and that you may read it"
     with raise_as(CheckpointError, f"{at} cannot be read", advice):
-        # A pipe or a device under a shard's name would block or never end: look before opening.
+        # A pipe or a device with a shard's name would block or never end: check before opening.
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(
@@ -69,7 +69,7 @@ def read_header(path: str | Path, who: str = "") -> Header:
         with open(path, "rb") as file:
             length = header_length(file.read(LENGTH_BYTES), status.st_size, at)
             raw = file.read(min(length, 1))
-            if raw == b"{":  # else refused below, without reading up to 100 MB of something else
+            if raw == b"{":  # else refused below, without reading up to 100 MB
                 raw += file.read(length - 1)
     return parse_header(raw, who, file_size=status.st_size, path=path)
 
@@ -77,8 +77,8 @@ def read_header(path: str | Path, who: str = "") -> Header:
 def header_length(prefix: bytes, file_size: int, at: str) -> int:
     """Return the header's length in bytes from a file's first eight bytes.
 
-    They are a little-endian unsigned length, and fewer when the file is shorter; at: how messages
-    name it.
+    They are a little-endian unsigned length, and fewer when the file is shorter; at: the file's
+    name in messages.
 
     Raises: CheckpointError when the length cannot be right.
     """
@@ -109,8 +109,8 @@ def parse_header(raw: bytes, who: str = "", *, file_size: int, path: Path) -> He
 
     Args:
         raw: the JSON header without its 8-byte length; who: starts messages.
-        file_size: size of the whole file in bytes (local, or as the Hub reports it).
-        path: the shard, kept in every `TensorInfo`.
+        file_size: size of the whole file in bytes (local, or as reported by the Hub).
+        path: the shard, for every `TensorInfo`.
 
     Raises: CheckpointError, as `read_header`.
     """
@@ -189,14 +189,14 @@ def _checked_metadata(metadata: Any, at: str) -> dict[str, str]:
 
 
 def _is_count(value: Any) -> bool:
-    # bool is an int in Python, yet `true` is no dimension.
+    # bool is an int in Python, but `true` is not a dimension.
     return type(value) is int and 0 <= value <= MAX_DIMENSION
 
 
 def _checked_tensor(name: str, entry: Any, path: Path, data_start: int) -> TensorInfo:
-    """Return one tensor after checking everything that its entry alone can tell.
+    """Return one tensor after all checks that its entry alone allows.
 
-    Raises: ValueError, which says what is wrong with it.
+    Raises: ValueError with the reason.
     """
     if not name.isprintable():  # line breaks, control characters, half of a surrogate pair
         raise ValueError("has characters in its name that cannot be printed; the file is damaged.")

@@ -1,4 +1,4 @@
-"""Reading the small files beside the weights, most of them JSON: config, index, tokenizer.
+"""Reads the small files beside the weights, most of them JSON: config, index, tokenizer.
 
 They are untrusted like everything else: links stay in their folder, sizes are bounded,
 objects may not repeat a name in the index (where that would hide a shard), and deep nesting is an
@@ -20,24 +20,24 @@ from ram_studio.errors import CheckpointError, raise_as
 MAX_JSON_BYTES = 256_000_000
 MAX_CONFIG_BYTES = 16_000_000
 
-# A parsed object is many times its text: these bound what a hostile file can make Python allocate.
-# The largest tokenizers have 260,000 tokens and 520,000 merges, each in a list of its own.
+# A parsed object takes many times its text: these bound the memory for a hostile file.
+# The largest tokenizers have 260,000 tokens and 520,000 merges, each in its own list.
 MAX_COMMAS = 3_000_000
 MAX_BRACKETS = 1_500_000
 
 
 def check_link(path: Path, at: str, *, suffix: str | None = None) -> Path:
-    """Return `path` if it is no link, or one that may be followed.
+    """Return `path` if it is not a link, or a link that may be followed.
 
-    An untrusted folder may hold a link to any file of its reader, which would be copied beside
-    a merge that is made to be published. A link may lead to a file inside its own folder or to a
-    blob of a Hub cache (that is how the cache lays out its snapshots). With `suffix` it may also
-    lead to any file whose name ends so: whoever keeps weights in one place and links to them links
-    to `.safetensors` files.
+    An untrusted folder may hold a link to any private file of its user, which would be copied
+    beside a merge and published. A link may lead to a file inside its own folder or to a
+    blob of a Hub cache (the cache's snapshots are such links). With `suffix` it may also
+    lead to any file with that ending: users who store weights in one place link to
+    `.safetensors` files.
 
     Args:
         path: a file directly inside a checkpoint's folder, or a folder in it.
-        at: the start of messages, as `who()` gives it.
+        at: the start of messages, from `who()`.
         suffix: with its dot.
 
     Raises: CheckpointError naming the link and where it leads.
@@ -56,7 +56,7 @@ def check_link(path: Path, at: str, *, suffix: str | None = None) -> Path:
 
 
 def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
-    """Return a file's bytes, at most `limit` of them; at: starts messages, as `who()` gives it.
+    """Return a file's bytes, at most `limit` of them; at: the start of messages, from `who()`.
 
     Raises: CheckpointError when the file cannot be read or is larger.
     """
@@ -64,7 +64,7 @@ def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
         if not path.is_file():
             raise CheckpointError(f"{at}{printable(path)} is missing or is not a regular file.")
         with open(path, "rb") as file:
-            # As much memory as is asked for is taken at once: ask for no more than there is.
+            # `read` allocates the requested size at once: request no more than the file has.
             data = file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
     if len(data) > limit:
         raise CheckpointError(

@@ -1,8 +1,8 @@
-"""Files that are not on this disk, read a range at a time, each byte once.
+"""Files that are not on this disk, read in ranges, each byte once.
 
 `RemoteFiles` is a place with such files: the Hub in ``hub.ranges``, any file system of fsspec in
-``url_folder``. `ReadAhead` stands between it and the readers of a pass; a `FollowedHash` is the
-content hash of a file that is read so.
+``url_folder``. `ReadAhead` fetches for the readers of a pass; a `FollowedHash` is the
+content hash of such a file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ram_studio.errors import CheckpointError
 FIRST_REQUEST_BYTES = 100_000
 """Nearly all headers fit into the first request."""
 
-PIECE_BYTES = 8 << 20
-"""What is asked for at a time: large enough that a connection's start does not matter."""
+CHUNK_BYTES = 8 << 20
+"""Bytes per request: large enough that a connection's start does not matter."""
 
 AHEAD = 3
-"""Pieces of a file that are fetched before they are asked for."""
+"""Chunks of a file that are fetched ahead."""
 
 CONNECTIONS = 12
 PARALLEL_HEADERS = 32
@@ -43,34 +43,34 @@ MAX_BUFFERED_BYTES = 512 << 20
 _WAIT_SECONDS = 0.2
 
 FETCHES = 4
-"""Pieces of a file that are fetched at a time where nothing but its hash is wanted."""
+"""Chunks of a file that are fetched concurrently where only its hash is needed."""
 
 MOST_AHEAD_BYTES = 64 << 20
-"""Of one file, held until it is hashed: pieces arrive a few at a time, in any order."""
+"""Most bytes of one file that wait for hashing: chunks arrive in any order."""
 
 BUSY = (408, 429, 500, 502, 503, 504)
 TRIES = 6
 PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before another try, by how many were in vain."""
+"""Seconds before another try, by number of failed tries."""
 
 MOST_PAUSE = 120.0
-"""So long is waited where a server says for how long it is busy."""
+"""Longest wait, in seconds, where a server gives a Retry-After."""
 
 LOG_SECONDS = 30.0
 _LOG = logging.getLogger(__name__)
 _PASSING = (errno.EBUSY, errno.EAGAIN, errno.EPIPE, getattr(errno, "EREMOTEIO", errno.EIO))
-# Of aiohttp and botocore, whose failures to connect are no OSError.
+# Of aiohttp and botocore, whose connection errors are not OSErrors.
 _PASSING_NAMES = {
     *("ServerDisconnectedError", "ClientPayloadError", "ConnectionClosedError"),
     *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "IncompleteReadError"),
 }
 
 Fetch = Callable[[int, int], bytes]
-"""Returns a file's bytes from a position on, by their number."""
+"""Returns bytes of a file, from a start and a length."""
 
 
 def http_status(error: BaseException) -> int | None:
-    """Return the status that a server refused with, as the libraries of stores keep it."""
+    """Return the HTTP status in an error of a storage library, else None."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         response = response.get("ResponseMetadata", {})
@@ -82,7 +82,7 @@ def http_status(error: BaseException) -> int | None:
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Say whether a request that failed so may succeed when it is made again."""
+    """Return whether a failed request may succeed when it is repeated."""
     while error is not None:
         status = http_status(error)
         if status is not None:
@@ -98,21 +98,21 @@ def is_passing(error: BaseException | None) -> bool:
 
 
 def _retry_after(error: BaseException | None) -> float:
-    """Return the seconds that a server asked to wait (Retry-After), 0 where it did not."""
+    """Return the seconds of a server's Retry-After, 0 without one."""
     while error is not None:
         response = getattr(error, "response", None)
         headers = getattr(error, "headers", None) or getattr(response, "headers", None) or {}
         if isinstance(response, Mapping):
             headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        asked = headers.get("Retry-After") or headers.get("retry-after")
-        if asked and str(asked).isdecimal():
-            return float(asked)
+        delay = headers.get("Retry-After") or headers.get("retry-after")
+        if delay and str(delay).isdecimal():
+            return float(delay)
         error = error.__cause__
     return 0.0
 
 
 class Retries:
-    """The pauses between the tries of a place's requests, and a line about them now and then."""
+    """The pauses between repeated requests to a place, and log lines about them."""
 
     def __init__(self, place: str, check: Callable[[], None] = lambda: None) -> None:
         """Args: place: starts lines; check: raises to stop waiting."""
@@ -123,9 +123,9 @@ class Retries:
         self._lock = threading.Lock()
 
     def pause(self, vain: int, failure: BaseException) -> bool:
-        """Wait before another try; False where there is to be none.
+        """Wait before another try; return False to give up.
 
-        Args: vain: how many tries failed; failure: how the last one did.
+        Args: vain: number of failed tries; failure: error of the last one.
         """
         seconds = max(_retry_after(failure), PAUSES[min(vain, TRIES) - 1])
         if vain >= TRIES or seconds > MOST_PAUSE:
@@ -148,18 +148,18 @@ class Retries:
         again = "requests were" if self._count > 1 else "request was"
         _LOG.warning(
             f"{self._place} is busy or cannot be reached ({reason}); tries again in {seconds:.1f} "
-            f"s ({self._count} {again} tried again so far)."
+            f"s ({self._count} {again} repeated)."
         )
 
 
 @dataclass(eq=False)
 class RemoteFiles(Files):
-    """Files that are elsewhere; safe to share among threads. `fetch` tries again where it can."""
+    """Remote files; safe to share among threads. `fetch` repeats failed requests where it can."""
 
     _followed: dict[str, FollowedHash] = field(default_factory=dict, init=False, repr=False)
 
     def size(self, name: str) -> int:
-        """Return a file's bytes."""
+        """Return a file's size in bytes."""
         return self.sizes()[name]
 
     def has(self, name: str) -> bool:
@@ -177,22 +177,22 @@ class RemoteFiles(Files):
     def blake3(self, name: str, check: Callable[[], None] = lambda: None) -> str:
         """Return a file's BLAKE3; all of it is fetched, nothing is stored here."""
         hasher = make_hasher("blake3")
-        for piece in fetched(partial(self.fetch, name), 0, self.size(name)):
+        for chunk in fetched(partial(self.fetch, name), 0, self.size(name)):
             check()
-            hasher.update(memoryview(piece))
+            hasher.update(memoryview(chunk))
         return hasher.hexdigest()
 
     def content_hash(self, name: str) -> str | None:
-        """Return a file's content hash as the place knows it ("sha256:..."), None if it does not.
+        """Return the place's content hash of a file ("sha256:..."), None if it has none.
 
         See ``content_hash``.
         """
         return None
 
     def check_unchanged(self, names: Iterable[str]) -> None:
-        """Raise SourceChangedError for a file that is not the one that was opened.
+        """Raise SourceChangedError for a file that changed since it was opened.
 
-        Nothing is asked where files cannot change, as those of a commit.
+        No request is made where files cannot change, as those of a commit.
         """
 
     def header(self, name: str) -> Header:
@@ -217,25 +217,25 @@ class RemoteFiles(Files):
             yield from pool.map(lambda span: self.fetch(name, *span), spans)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """Return what `fetch` does; a file that is followed is hashed on the way."""
+        """Return the bytes of `fetch`; a followed file is hashed on the way."""
         data = self.fetch(name, start, length)
         if (followed := self._followed.get(name)) is not None:
             followed.took(start, data)
         return data
 
     def follow(self, name: str, algorithm: str) -> FollowedHash:
-        """Return what hashes a file behind those who read it from now on."""
+        """Return a hash of a file that is fed by all later reads."""
         self._followed[name] = FollowedHash(partial(self.fetch, name), self.size(name), algorithm)
         return self._followed[name]
 
 
 Remote = Mapping[Path, RemoteFiles]
-"""Where the files of a checkpoint are that are not here."""
+"""The places of a checkpoint's remote files."""
 
 
 @dataclass
-class _Piece:
-    """A run of bytes that is fetched at once; left: bytes of it that nobody has read yet."""
+class _Chunk:
+    """A run of bytes of one request; left: bytes of it that are not yet read."""
 
     start: int
     end: int
@@ -247,15 +247,15 @@ class _Piece:
 class _File:
     place: RemoteFiles
     path: Path
-    pieces: list[_Piece]
+    chunks: list[_Chunk]
 
 
 class ReadAhead:
-    """Fetches the pieces of some tensors' files in their order, a few before they are needed.
+    """Fetches chunks of some tensors' files in order, a few before they are needed.
 
-    A piece is let go once all of it was read, so that every byte is fetched once by a pass that
-    reads every byte once. Memory is bounded by `MAX_BUFFERED_BYTES`; what had to be let go before
-    it was read is fetched again.
+    A chunk is dropped after all of it was read, so that a pass that reads every byte once also
+    fetches it once. Memory is bounded by `MAX_BUFFERED_BYTES`; chunks that were dropped before
+    they were read are fetched again.
     """
 
     def __init__(
@@ -264,119 +264,119 @@ class ReadAhead:
         tensors: Iterable[TensorInfo],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Args: tensors: stored ones, whatever file they are in; check: raises to stop waiting."""
+        """Args: tensors: stored ones, of any files; check: raises to stop waiting."""
         self._check = check
         self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[Path, int], _Piece] = OrderedDict()
+        self._buffered: OrderedDict[tuple[Path, int], _Chunk] = OrderedDict()
         self._files: dict[Path, _File] = {}
         spans: dict[Path, set[tuple[int, int]]] = {}
         for tensor in tensors:
             if tensor.path in remote and tensor.nbytes:
                 spans.setdefault(tensor.path, set()).add((tensor.offset, tensor.nbytes))
         for path, found in spans.items():
-            self._files[path] = _File(remote[path], path, list(_pieces(sorted(found))))
+            self._files[path] = _File(remote[path], path, list(_chunks(sorted(found))))
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch")
 
     def __contains__(self, path: Path) -> bool:
         return path in self._files
 
     def close(self) -> None:
-        """Let everything go; what is under way is not waited for."""
+        """Drop everything, without waiting for running requests."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._held.clear()
+        self._buffered.clear()
 
     def read_into(self, path: Path, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with a file's bytes from `start` on.
 
-        Raises: whatever the place raises, and what `check` does.
+        Raises: errors of the place, and those of `check`.
         """
         file = self._files[path]
         done = 0
         while done < len(buffer):
-            number = bisect.bisect_right(file.pieces, start + done, key=lambda p: p.start) - 1
-            piece = file.pieces[number]
+            number = bisect.bisect_right(file.chunks, start + done, key=lambda p: p.start) - 1
+            chunk = file.chunks[number]
             data = self._wait(self._request(file, number))
-            first = start + done - piece.start
-            count = min(len(buffer) - done, piece.end - piece.start - first)
+            first = start + done - chunk.start
+            count = min(len(buffer) - done, chunk.end - chunk.start - first)
             buffer[done : done + count] = memoryview(data)[first : first + count]
             done += count
-            self._count(file, piece, count)
+            self._count(file, chunk, count)
 
     def _request(self, file: _File, number: int) -> Future[bytes]:
-        """Return a piece's bytes to come, and have the next ones fetched too."""
+        """Return a future of a chunk's bytes, and start fetching the next chunks."""
         with self._lock:
-            for piece in file.pieces[number : number + 1 + AHEAD]:
-                if piece.future is None and (piece.left or piece is file.pieces[number]):
-                    size = piece.end - piece.start
-                    piece.left = piece.left or size
+            for chunk in file.chunks[number : number + 1 + AHEAD]:
+                if chunk.future is None and (chunk.left or chunk is file.chunks[number]):
+                    size = chunk.end - chunk.start
+                    chunk.left = chunk.left or size
                     read = file.place.read_range
-                    piece.future = self._pool.submit(read, file.path.name, piece.start, size)
-                if piece.future is not None:
-                    self._held[file.path, piece.start] = piece
-            self._held.move_to_end((file.path, file.pieces[number].start))
+                    chunk.future = self._pool.submit(read, file.path.name, chunk.start, size)
+                if chunk.future is not None:
+                    self._buffered[file.path, chunk.start] = chunk
+            self._buffered.move_to_end((file.path, file.chunks[number].start))
             self._bound()
-            future = file.pieces[number].future
-        assert future is not None, "the newest is never let go"
+            future = file.chunks[number].future
+        assert future is not None, "the newest is never dropped"
         return future
 
     def _bound(self) -> None:
-        total = sum(piece.end - piece.start for piece in self._held.values())
-        for key in list(self._held)[:-1]:
+        total = sum(chunk.end - chunk.start for chunk in self._buffered.values())
+        for key in list(self._buffered)[:-1]:
             if total <= MAX_BUFFERED_BYTES:
                 return
-            piece = self._held.pop(key)
-            piece.future = None
-            total -= piece.end - piece.start
+            chunk = self._buffered.pop(key)
+            chunk.future = None
+            total -= chunk.end - chunk.start
 
     def _wait(self, future: Future[bytes]) -> bytes:
         while not wait([future], _WAIT_SECONDS).done:
             self._check()
         return future.result()
 
-    def _count(self, file: _File, piece: _Piece, count: int) -> None:
+    def _count(self, file: _File, chunk: _Chunk, count: int) -> None:
         with self._lock:
-            piece.left = max(0, piece.left - count)
-            if not piece.left:
-                self._held.pop((file.path, piece.start), None)
-                piece.future = None
+            chunk.left = max(0, chunk.left - count)
+            if not chunk.left:
+                self._buffered.pop((file.path, chunk.start), None)
+                chunk.future = None
 
 
-def _pieces(spans: list[tuple[int, int]]) -> Iterable[_Piece]:
-    """Yield pieces of tensors in file order: small neighbors together, large ones cut."""
+def _chunks(spans: list[tuple[int, int]]) -> Iterable[_Chunk]:
+    """Yield chunks of tensors in file order: small neighbors together, large ones cut."""
     begin = end = 0
     for offset, nbytes in spans:
-        if offset != end or end - begin + nbytes > PIECE_BYTES:
+        if offset != end or end - begin + nbytes > CHUNK_BYTES:
             if end > begin:
-                yield _Piece(begin, end, end - begin)
+                yield _Chunk(begin, end, end - begin)
             begin = end = offset
-        if nbytes <= PIECE_BYTES:
+        if nbytes <= CHUNK_BYTES:
             end += nbytes
             continue
-        cuts = [*range(offset, offset + nbytes, PIECE_BYTES), offset + nbytes]
+        cuts = [*range(offset, offset + nbytes, CHUNK_BYTES), offset + nbytes]
         for first, last in itertools.pairwise(cuts):
-            yield _Piece(first, last, last - first)
+            yield _Chunk(first, last, last - first)
         begin = end = offset + nbytes
     if end > begin:
-        yield _Piece(begin, end, end - begin)
+        yield _Chunk(begin, end, end - begin)
 
 
 def fetched(fetch: Fetch, start: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes of a file from start to end in order, fetching some pieces ahead."""
+    """Yield the bytes of a file from start to end in order, fetching some chunks ahead."""
     with ThreadPoolExecutor(FETCHES, thread_name_prefix="fetch") as pool:
-        spans = ((at, min(PIECE_BYTES, end - at)) for at in range(start, end, PIECE_BYTES))
+        spans = ((at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES))
         waiting = [pool.submit(fetch, *span) for span in itertools.islice(spans, FETCHES)]
         try:
             while waiting:
-                piece = waiting.pop(0).result()
+                chunk = waiting.pop(0).result()
                 waiting += [pool.submit(fetch, *span) for span in itertools.islice(spans, 1)]
-                yield piece
+                yield chunk
         finally:
             for future in waiting:
                 future.cancel()
 
 
 class FollowedHash:
-    """Hashes a file in order while its ranges are read in another; what nobody reads is fetched.
+    """Hashes a file in order while its ranges are read in any order; unread ranges are fetched.
 
     At most `MOST_AHEAD_BYTES` are held: beyond it the gap before them is fetched.
     """
@@ -388,60 +388,60 @@ class FollowedHash:
         self._fetch = fetch
         self._algorithm = algorithm
         self._hasher = make_hasher(algorithm)
-        self._held: dict[int, bytes] = {}
+        self._buffered: dict[int, bytes] = {}
         self._is_filling = False
         self._lock = threading.Lock()
 
     def took(self, start: int, data: bytes) -> None:
-        """Take a range that somebody read; safe from several threads."""
+        """Take a range that was read; safe from several threads."""
         with self._lock:
-            self._hold(start, data)
-            if self._is_filling and self._held_bytes() > MOST_AHEAD_BYTES:
-                self._held.pop(start, None)  # it is fetched again when its turn comes
+            self._store(start, data)
+            if self._is_filling and self._buffered_bytes() > MOST_AHEAD_BYTES:
+                self._buffered.pop(start, None)  # it is fetched again later
                 return
         while self._fill_one():
             pass
 
     def finish(self, check: Callable[[], None] = lambda: None) -> str:
-        """Fetch what is left and return the content hash; check: raises to stop.
+        """Fetch the rest and return the content hash; check: raises to stop.
 
-        Raises: what fetching raises.
+        Raises: errors of fetching.
         """
         while self.done < self.size:
             with self._lock:
-                start, end = self.done, min(self._held, default=self.size)
-            for piece in fetched(self._fetch, start, end):
+                start, end = self.done, min(self._buffered, default=self.size)
+            for chunk in fetched(self._fetch, start, end):
                 check()
                 with self._lock:
-                    self._hold(start, piece)
-                start += len(piece)
+                    self._store(start, chunk)
+                start += len(chunk)
         return f"{self._algorithm}:{self._hasher.hexdigest()}"
 
-    def _held_bytes(self) -> int:
-        return sum(map(len, self._held.values()))
+    def _buffered_bytes(self) -> int:
+        return sum(map(len, self._buffered.values()))
 
-    def _hold(self, start: int, data: bytes) -> None:
-        """Keep a range until all before it is hashed; hash what can be."""
-        if start + len(data) > self.done and len(data) > len(self._held.get(start, b"")):
-            self._held[start] = data
-        for first in sorted(self._held):
+    def _store(self, start: int, data: bytes) -> None:
+        """Store a range until all before it is hashed; hash all ranges that can be."""
+        if start + len(data) > self.done and len(data) > len(self._buffered.get(start, b"")):
+            self._buffered[start] = data
+        for first in sorted(self._buffered):
             if first > self.done:
                 return
-            rest = memoryview(self._held.pop(first))[self.done - first :]
+            rest = memoryview(self._buffered.pop(first))[self.done - first :]
             self._hasher.update(rest)
             self.done += len(rest)
 
     def _fill_one(self) -> bool:
-        """Fetch a piece of the gap where too much is held behind it; say whether that was so."""
+        """Fetch a chunk of the gap if too much is stored behind it; return whether it was."""
         with self._lock:
-            if self._is_filling or self._held_bytes() <= MOST_AHEAD_BYTES:
+            if self._is_filling or self._buffered_bytes() <= MOST_AHEAD_BYTES:
                 return False
             self._is_filling = True
-            start, count = self.done, min(PIECE_BYTES, min(self._held) - self.done)
+            start, count = self.done, min(CHUNK_BYTES, min(self._buffered) - self.done)
         try:
-            piece = self._fetch(start, count)
+            chunk = self._fetch(start, count)
             with self._lock:
-                self._hold(start, piece)
+                self._store(start, chunk)
         finally:
             self._is_filling = False
         return True

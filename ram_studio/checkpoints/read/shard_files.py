@@ -1,6 +1,6 @@
 """Which files of a folder make up a model: one file, or shards with or without an index.
 
-Works on file names, so that a repository on the Hub is judged by the same rules as a folder here.
+Works on file names, so that a repository on the Hub has the same rules as a local folder.
 A pickle is never opened, and an index cannot point outside its folder.
 """
 
@@ -28,7 +28,7 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 INDEX_SUFFIX = ".safetensors.index.json"
 UNFINISHED = ".ram-studio-parts"
-"""A folder in the output of a merge in parts, there until the merge is finished."""
+"""A folder in the output of a merge in parts, until the merge is finished."""
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_SMALL_BYTES = 256_000_000
@@ -45,18 +45,18 @@ _PYTHON = "python -c "
 
 
 def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
-    """Return the safetensors files that make up a model, and the index's map if there is one.
+    """Return the safetensors files that make up a model, and the index's map if it has one.
 
     transformers' order of preference: model.safetensors alone, then the index, then the numbered
-    shards (all of them must be there), then whatever safetensors files there are.
+    shards (all of them must exist), then all safetensors files.
 
-    Raises: CheckpointError when there is none or one is missing.
+    Raises: CheckpointError when no shard is found or one is missing.
     """
     names, folder = files.names(), files.at("")
     at = f"{files.who}{printable(folder)}"
     if UNFINISHED in names:
         raise CheckpointError(
-            f"{at} is a merge in parts that is not finished; once all parts are merged, run "
+            f"{at} is an unfinished merge in parts; once all parts are merged, run "
             f"`ram-studio finish PLAN --out {shell_word(folder)}`."
         )
     if SINGLE_FILE in names:
@@ -77,7 +77,7 @@ def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
         if missing:
             raise CheckpointError(
                 f"{index_at} names {plural(len(missing), 'shard')} that "
-                f"{'is' if len(missing) == 1 else 'are'} not there: "
+                f"{'is' if len(missing) == 1 else 'are'} missing: "
                 f"{shown_list(missing, show=printable)}; download or copy the checkpoint "
                 "again."
             )
@@ -99,12 +99,12 @@ def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
 
 
 def is_small_file(name: str, size: int) -> bool:
-    """Say whether a file is fetched with a model's headers: config, tokenizer, card, license."""
+    """Return whether a file is fetched with a model's headers: config, tokenizer, card, license."""
     return size <= MAX_SMALL_BYTES and _SMALL.fullmatch(name) is not None
 
 
 def is_distributed(shards: Iterable[str]) -> bool:
-    """Say whether files are named as torch's distributed checkpoints are, see `distributed`."""
+    """Return whether file names are those of torch's distributed checkpoints, see `distributed`."""
     return all(map(_DCP_PART.fullmatch, shards))
 
 
@@ -135,11 +135,11 @@ _TRAINERS = (
         'save_file(dict(w), "OUT/model.safetensors", dict(format="pt"))',
     ),
 )
-"""What trainers and converters leave: names of files, what they are, what converts them."""
+"""Files of trainers and converters: pattern of names, description, command that converts them."""
 
 
 def _filled(command: str, folder: str, file: str = "") -> str:
-    """Return a command with the names of files in it, whatever those are: it may be pasted."""
+    """Return a command with file names in it, quoted so that it can be pasted."""
     if not command.startswith(_PYTHON):
         return command.format(folder=shell_word(folder))
     names = {

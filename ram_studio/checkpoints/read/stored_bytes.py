@@ -1,4 +1,4 @@
-"""The stored bytes of tensors, here or elsewhere: read, hashed, compared; none is held whole."""
+"""Reads, hashes and compares stored bytes of tensors, local or remote; holds none whole."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BLOCK_BYTES = 4 * 2**20
 
 
 def _same(a: object, b: object, remote: Remote) -> bool:
-    """Say whether two tensors are computed alike from tensors of the same dtype and bytes.
+    """Return whether two tensors are computed in the same way from tensors of the same bytes.
 
-    Or whether two parts of what they are computed from are the same: tensors, boxes, numbers.
+    Or whether two of their inputs are the same: tensors, boxes, numbers.
     """
     if isinstance(a, TensorInfo) and isinstance(b, TensorInfo):
         return a.dtype == b.dtype and same_bytes(a, b, remote=remote)
@@ -38,16 +38,16 @@ def same_bytes(
     agents: tuple[str | None, str | None] = (None, None),
     remote: Remote = MappingProxyType({}),
 ) -> bool:
-    """Say whether two tensors store the same bytes; reads at most 4 MiB of each at a time.
+    """Return whether two tensors store the same bytes; reads at most 4 MiB of each at a time.
 
     Bytes, not values: 0.0 and -0.0 differ, a NaN equals the same NaN. Stops at the first block
-    that differs; blocks grow, as most that differ do so at once.
+    that differs; blocks grow, as most differing tensors differ in their first bytes.
 
     Args:
         a, b: any two tensors; different sizes are never the same, nor is a virtual tensor that is
             computed in another way.
-        agents: whose they are, for messages.
-        remote: where files are that are not on this disk.
+        agents: their checkpoints' names, for messages.
+        remote: places of files that are not on this disk.
 
     Raises: CheckpointError when a file cannot be read or ends early; HubError.
     """
@@ -85,7 +85,7 @@ def hash_tensor(tensor: TensorInfo, remote: Remote = MappingProxyType({})) -> st
 def read_bytes(
     tensor: TensorInfo, begin: int, count: int, remote: Remote, agent: str | None = None
 ) -> bytes:
-    """Return some of a stored tensor's bytes; agent: whose it is, for messages."""
+    """Return some of a stored tensor's bytes; agent: its checkpoint's name, for messages."""
     name, start = tensor.path.name, tensor.offset + begin
     if tensor.path in remote:
         return remote[tensor.path].read_range(name, start, count)

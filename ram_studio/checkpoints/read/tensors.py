@@ -1,7 +1,7 @@
-"""A tensor of a checkpoint: where it lies and what it is; or, of a virtual one, what it is made of.
+"""A tensor of a checkpoint: its file, place, dtype and shape; or the inputs of a virtual one.
 
-So an adapter beside its base is a checkpoint like any other to whoever reads blocks of tensors. The
-kinds of virtual tensors are in ``virtual``, one a file.
+So for readers of blocks an adapter with its base is a checkpoint like any other. The kinds of
+virtual tensors are in ``virtual``, one per file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MERGED_DTYPES = ("BF16", "F16", "F32")
 COPIED_DTYPES = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
 
 CACHE_BYTES = 256 << 20
-"""Experts of a large model take 33 MB each: one for each of a base and six agents."""
+"""Limit of the cache. Experts of a large model take 33 MB: one of a base and of six agents each."""
 
 
 def element_count(shape: tuple[int, ...]) -> int:
@@ -40,7 +40,7 @@ def element_count(shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies and what it is.
+    """One tensor: its place and its type.
 
     Attributes:
         name: as stored.
@@ -49,8 +49,8 @@ class TensorInfo:
         path: the shard file.
         offset: absolute byte offset of the data in that file.
         nbytes: bytes of data, equal to numel times the size of the dtype.
-        virtual: how its elements are computed where no file holds them as they are; `path` is then
-            the file that makes the difference, and `offset` means nothing.
+        virtual: how its elements are computed where no file stores them; `path` is then
+            the file that changes the tensor, and `offset` means nothing.
     """
 
     name: str
@@ -72,19 +72,19 @@ class TensorInfo:
         return DTYPE_BITS[self.dtype] // 8
 
     def renamed(self, name: str) -> TensorInfo:
-        """Return it under another name."""
+        """Return it with another name."""
         return replace(self, name=name)
 
     def replaced_by(
         self, virtual: VirtualTensor, *, name: str, shape: tuple[int, ...], dtype: str | None = None
     ) -> TensorInfo:
-        """Return a virtual tensor of this one's file; dtype: where it is another."""
+        """Return a virtual tensor of this one's file; dtype: by default the same."""
         dtype = dtype or self.dtype
         nbytes = element_count(shape) * DTYPE_BITS[dtype] // 8
         return TensorInfo(name, dtype, shape, self.path, 0, nbytes, virtual)
 
     def stored_parts(self) -> Iterator[TensorInfo]:
-        """Yield the tensors in files that it is made of: itself, where a file holds it."""
+        """Yield the stored tensors that it is computed from: itself, if stored."""
         if self.virtual is None:
             yield self
             return
@@ -94,16 +94,16 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class VirtualTensor:
-    """How a tensor that no file holds follows from others.
+    """How a tensor that is not stored is computed from others.
 
-    Fields are tensors, numbers, and tuples. A kind has `elements`, or fills the buffer itself. What
-    a run of elements is does not depend on where it begins or ends.
+    Fields are tensors, numbers, and tuples. A kind has `elements`, or fills the buffer itself. An
+    element does not depend on the bounds of the run that it is read in.
     """
 
     def read_into(
         self, tensor: TensorInfo, reader: TensorReader, byte_start: int, buffer: memoryview
     ) -> None:
-        """Fill a buffer with bytes of the tensor that is made this way."""
+        """Fill a buffer with bytes of the computed tensor."""
         if len(buffer):
             width = tensor.element_bytes
             made = self.elements(tensor, reader, byte_start // width, len(buffer) // width)
@@ -112,23 +112,23 @@ class VirtualTensor:
     def elements(
         self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
     ) -> np.ndarray:
-        """Return elements [start, start + count), at least one, as the tensor stores them."""
+        """Return elements [start, start + count), at least one, in the tensor's dtype."""
         raise NotImplementedError
 
     def parts(self) -> Iterator[TensorInfo]:
-        """Yield the tensors that it is made of."""
+        """Yield the tensors that it is computed from."""
         values = (getattr(self, field.name) for field in fields(self))
         return (value for value in values if isinstance(value, TensorInfo))
 
 
 class TensorCache:
-    """Arrays made of stored tensors, the least recently used dropped first; safe to share.
+    """An LRU cache of arrays made from stored tensors; safe to share.
 
-    A pass reads a tensor in blocks, and several of its threads ask for the same matrix at once.
+    A pass reads a tensor in blocks, and several of its threads need the same matrix concurrently.
     """
 
     def __init__(self) -> None:
-        # An array that takes more than all the room is held alone.
+        # An array larger than the cache is held alone.
         arrays: cachetools.LRUCache = cachetools.LRUCache(
             CACHE_BYTES, getsizeof=lambda array: min(array.nbytes, CACHE_BYTES)
         )
@@ -139,13 +139,13 @@ class TensorCache:
     def get(
         self, tensor: TensorInfo, make: Callable[[], np.ndarray], *, part: int = 0
     ) -> np.ndarray:
-        """Return what `make` returns for a part of a tensor; one thread calls it, others wait."""
+        """Return the array of `make` for a part of a tensor; one thread calls it, others wait."""
         found: np.ndarray = self._made((tensor, part), make)
         return found
 
 
 class TensorReader(Protocol):
-    """Who reads tensors, and holds what virtual ones are computed from."""
+    """Reads tensors, and caches the inputs of virtual ones."""
 
     cache: TensorCache
 

@@ -1,7 +1,7 @@
-"""A folder at an fsspec URL (s3://, gs://, hf://, memory://, ...): its files, read and written.
+"""A folder at an fsspec URL (s3://, gs://, hf://, memory://, ...): reads and writes its files.
 
-Credentials are fsspec's own business (environment, profiles, tokens of the libraries): nothing of
-them is asked for, stored or shown here, and URLs that carry one are refused.
+fsspec finds the credentials (environment, profiles, tokens of the libraries): they are never
+requested, stored or shown here, and URLs that contain one are refused.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from ram_studio.resources import user_folder
 T = TypeVar("T")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.IGNORECASE)
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@|\?.*=")
-# What stores say in a listing that a file's content, or its time, is known by.
+# Keys of listings that identify a file's content, or its time.
 _VERSIONS = (
     *("ETag", "etag", "generation", "md5Hash", "blob_id", "content_hash"),
     *("LastModified", "Last-Modified", "updated", "mtime", "created"),
 )
 _MOST_HEADERS_BYTES = 1 << 30
-# Of shards, by a scheme's own options: pieces of a multipart upload, and how many at a time. By
-# default s3fs holds half a gigabyte.
+# Upload options for shards by scheme: size of the parts of a multipart upload, and how many
+# run concurrently. By default s3fs holds half a gigabyte.
 _UPLOADS: dict[str, dict[str, int]] = {"s3": {"chunksize": 16 << 20, "max_concurrency": 4}}
 
 
 def is_url(source: object) -> bool:
-    """Say whether a source is spelled as a URL."""
+    """Return whether a source is spelled as a URL."""
     return isinstance(source, str) and _URL.fullmatch(source) is not None
 
 
 def local_path(url: str) -> Path | None:
-    """Return the folder here that a URL means (file://), None for all others."""
+    """Return the local folder of a file:// URL, None for all others."""
     if url.partition("://")[0].lower() not in ("file", "local"):
         return None
     import fsspec
@@ -66,7 +66,7 @@ def local_path(url: str) -> Path | None:
 
 @contextlib.contextmanager
 def url_errors(what: str) -> Iterator[None]:
-    """Turn what file systems raise into a CheckpointError about a place."""
+    """Turn errors of file systems into a CheckpointError about a place."""
     try:
         yield
     except (RamStudioError, KeyboardInterrupt):
@@ -74,7 +74,7 @@ def url_errors(what: str) -> Iterator[None]:
     except ImportError as error:
         cure = printable(error, 200)
         raise CheckpointError(f"{what} needs a package that is not installed: {cure}.") from error
-    except Exception as error:  # the libraries of stores have exceptions of their own
+    except Exception as error:  # storage libraries have their own exceptions
         reason = printable(str(error) or type(error).__name__, 200).rstrip(".")
         raise CheckpointError(
             f"{what}: {reason} ({type(error).__name__}). Check the address, your credentials, and "
@@ -84,7 +84,7 @@ def url_errors(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class KnownHeaders:
-    """A URL's shards as somebody has read them: who sees the same listing need not do it again.
+    """Headers of a URL's shards, valid as long as its listing is the same.
 
     versions: by shard, see ``StoredFile``; fingerprint: of the checkpoint; headers: of all shards,
     compressed, as text.
@@ -97,10 +97,10 @@ class KnownHeaders:
 
 @dataclass(frozen=True)
 class StoredFile:
-    """What a store says of a file.
+    """A file in a store's listing.
 
-    version: size, and whatever changes when it is overwritten; tag: its ETag, "" where there is
-    none that a request can name.
+    version: size, and values that change when it is overwritten; tag: its ETag, "" where it has
+    none that a request can use.
     """
 
     size: int
@@ -117,10 +117,10 @@ class StoredFile:
 
 @dataclass(eq=False)
 class UrlFolder(RemoteFiles):
-    """The files below a URL, which have no content hash of their own.
+    """The files below a URL, which have no content hashes.
 
     url: as it was given; system, root: fsspec's file system, and the folder's path in it; check:
-    raises to stop waiting; known: what is taken in place of headers while the listing is the same.
+    raises to stop waiting; known: headers to use while the listing is the same.
     """
 
     url: str = ""
@@ -135,16 +135,16 @@ class UrlFolder(RemoteFiles):
 
     @classmethod
     def of(cls, url: str, who: str = "") -> UrlFolder:
-        """Return the folder at a URL; nothing is asked of it yet.
+        """Return the folder at a URL, without a request.
 
         Raises: CheckpointError for a scheme that fsspec does not know or lacks a package for, and
-        for URLs that hold a password or a signature.
+        for URLs that contain a password or a signature.
         """
         if _SECRET.search(url):
             shown = re.sub(r"://[^/@]*@", "://...@", url).partition("?")[0]
             raise CheckpointError(
-                f"{who}{printable(shown)} holds a password or a signed query, which would be kept "
-                "in logs and provenance files. Give credentials by the environment or a profile."
+                f"{who}{printable(shown)} contains a password or a signed query, which logs and "
+                "provenance files would store. Give credentials by the environment or a profile."
             )
         with url_errors(f"{who}{printable(url)}"):
             import fsspec
@@ -161,7 +161,7 @@ class UrlFolder(RemoteFiles):
 
     @cached_property
     def listed(self) -> dict[str, StoredFile]:
-        """What lay right below the folder when it was asked first; raises CheckpointError."""
+        """Files directly in the folder at the first request; raises CheckpointError."""
         return self._list()
 
     def _list(self) -> dict[str, StoredFile]:
@@ -175,8 +175,8 @@ class UrlFolder(RemoteFiles):
             # A plain web server lists names alone.
             bare = [n for n, f in found.items() if f["size"] is None and f["type"] == "file"]
             with ThreadPoolExecutor(PARALLEL_HEADERS) as pool:
-                asked = pool.map(lambda n: self._retry(self.system.info, self._path(n)), bare)
-                found |= dict(zip(bare, asked, strict=True))
+                infos = pool.map(lambda n: self._retry(self.system.info, self._path(n)), bare)
+                found |= dict(zip(bare, infos, strict=True))
         return {name: StoredFile.of(info) for name, info in found.items()}
 
     def check_unchanged(self, names: Iterable[str]) -> None:
@@ -188,13 +188,13 @@ class UrlFolder(RemoteFiles):
     def _changed_error(self, name: str) -> SourceChangedError:
         return SourceChangedError(
             f"{self.who}{printable(self.at(name))} was overwritten or removed while it was read. "
-            "Leave the files alone during a run, and run again."
+            "Do not change the files during a run, and run again."
         )
 
     def _retry(self, call: Callable[..., T], *given: Any, **named: Any) -> T:
-        """Return what a request returns, made again while the store is busy.
+        """Return the result of a request, repeated while the store is busy.
 
-        Raises: StorageError where it stays so; whatever else the request raises.
+        Raises: StorageError if it stays busy; other errors of the request.
         """
         vain = 0
         while True:
@@ -215,7 +215,7 @@ class UrlFolder(RemoteFiles):
 
     @property
     def _is_opened(self) -> bool:
-        """Whether its files are a source's, which are to stay as they were listed."""
+        """Whether its files are a source's, which must not change after the listing."""
         return "listed" in vars(self)
 
     def size(self, name: str) -> int:
@@ -229,7 +229,7 @@ class UrlFolder(RemoteFiles):
             return name in self.listed
         with self._store_errors(name):
             self.system.invalidate_cache()
-            try:  # `isfile` takes every failure for an absence
+            try:  # `isfile` returns False after any failure
                 return bool(self._retry(self.system.info, self._path(name))["type"] == "file")
             except FileNotFoundError:
                 return False
@@ -246,7 +246,7 @@ class UrlFolder(RemoteFiles):
 
     def fetch(self, name: str, start: int, length: int) -> bytes:
         if not length:
-            return b""  # stores are asked for the last byte, and none has a number below 0
+            return b""  # requests name the last byte, which cannot be -1
         tag = self.listed[name].tag if self._is_opened and name in self.listed else ""
         with self._store_errors(name):
             try:
@@ -259,12 +259,12 @@ class UrlFolder(RemoteFiles):
         if len(data) != length:
             raise CheckpointError(
                 f"{self.who}{printable(self.at(name))} gave {len(data)} bytes from {start} on, "
-                f"expected {length}; leave the files alone during a run, and run again."
+                f"expected {length}; do not change the files during a run, and run again."
             )
         return data
 
     def _cat(self, path: str, start: int, end: int, tag: str) -> bytes:
-        """Return bytes start..end of a file, of no other than the one that has this ETag."""
+        """Return bytes start..end of a file, only if it has this ETag."""
         if tag and self._scheme in ("http", "https"):
             headers = {"If-Match": tag, "Accept-Encoding": "identity"}
             return bytes(self.system.cat_file(path, start=start, end=end, headers=headers))
@@ -272,8 +272,8 @@ class UrlFolder(RemoteFiles):
             import fsspec
 
             bucket, key, _ = self.system.split_path(path)
-            asked = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{end - 1}"}
-            body = self.system.call_s3("get_object", **asked, IfMatch=tag)["Body"]
+            request = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{end - 1}"}
+            body = self.system.call_s3("get_object", **request, IfMatch=tag)["Body"]
             return bytes(fsspec.asyn.sync(self.system.loop, body.read))
         return bytes(self.system.cat_file(path, start=start, end=end))
 
@@ -291,7 +291,7 @@ class UrlFolder(RemoteFiles):
         names = list(names)
         if not self._is_known(names):
             return super().headers(names)
-        assert self.known is not None, "it was looked at"
+        assert self.known is not None, "callers checked it"
         try:
             packed = base64.b64decode(self.known.headers)
             text = zlib.decompressobj().decompress(packed, _MOST_HEADERS_BYTES)
@@ -307,7 +307,7 @@ class UrlFolder(RemoteFiles):
         ]
 
     def fingerprint(self, shards: Iterable[str]) -> str | None:
-        """Return the fingerprint of those who read the very files before, None for others."""
+        """Return the known fingerprint if these files are unchanged, else None."""
         known = self.known
         return known.fingerprint if known is not None and self._is_known(shards) else None
 
@@ -318,7 +318,7 @@ class UrlFolder(RemoteFiles):
         return {name: self.listed[name].version for name in names}
 
     def as_read(self, names: Iterable[str], fingerprint: str) -> KnownHeaders:
-        """Return what others may take in place of the headers of these files, which were read."""
+        """Return the headers of these files, after they were read, for other processes."""
         names = list(names)
         text = json.dumps([self._headers[name].decode() for name in names])
         packed = base64.b64encode(zlib.compress(text.encode())).decode()
@@ -331,9 +331,9 @@ class UrlFolder(RemoteFiles):
         return parse_json_object(data, self.at(name), self.who, unique=unique)
 
     def fetch_small(self, write: Callable[[Path, bytes], None]) -> None:
-        """Bring config, tokenizer and index into `folder`, in place of what an opening left there.
+        """Fetch config, tokenizer and index into `folder`, replacing those of an earlier opening.
 
-        write: puts a file there whole: several processes may open the same URL.
+        write: writes a whole file atomically: several processes may open the same URL.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         small = [name for name, file in self.listed.items() if is_small_file(name, file.size)]
@@ -346,16 +346,16 @@ class UrlFolder(RemoteFiles):
                 old.unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file, in place of an older one."""
+        """Write a small file, replacing an older one."""
         with self._store_errors(name, " cannot be written"):
             self._retry(self.system.pipe_file, self._path(name), data)
 
     def upload(self, path: Path, name: str, on_bytes: Callable[[int], None]) -> None:
-        """Upload a file, large ones in several pieces where the store knows that.
+        """Upload a file, large ones in several parts where the store supports it.
 
-        on_bytes: called with bytes that are there, while it goes; what it raises ends the upload.
+        on_bytes: called with the uploaded bytes during the upload; its errors end the upload.
 
-        Raises: CheckpointError, also where it arrived in another size.
+        Raises: CheckpointError, also if the stored size is wrong.
         """
         import fsspec
 
@@ -375,7 +375,7 @@ class UrlFolder(RemoteFiles):
             )
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove files, or folders with all that is in them."""
+        """Remove files, or folders with their contents."""
         with self._store_errors("", " cannot be cleaned up"):
             self.system.invalidate_cache()
             for name in names:
@@ -392,7 +392,7 @@ class UrlFolder(RemoteFiles):
 
 
 def files_at(place: str | Path, who: str = "") -> Folder | UrlFolder:
-    """Return the files of a folder here, or at a URL; who: starts messages.
+    """Return the files of a local folder, or at a URL; who: starts messages.
 
     Raises: CheckpointError for a URL that cannot be used.
     """

@@ -1,7 +1,7 @@
 """An analysis on disk: one safetensors file with a JSON header and all arrays in one, deflated.
 
-Its kind is `whole`, `part` (of a plan, with sums that are not rounded yet; nobody takes it for the
-whole) or `compact` (small, to be passed on: enough to look at, see ``Analysis.compact``).
+Its kind is `whole`, `part` (of a plan, with sums that are not yet rounded; never read as a whole
+one) or `compact` (small, to share: enough for previews, see ``Analysis.compact``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DAMAGED = (
     AttributeError,
     RecursionError,
 )
-"""What a file of any bytes can raise where it is read."""
+"""Errors when a file of arbitrary bytes is read."""
 
 _HEADER, _PACKED = "ram_studio_analysis", "packed"
 _SUMS = ("products", "loose", "layer")
@@ -60,7 +60,7 @@ _WEIGHING = ("weighing", "module_weighing")
 
 
 def save_analysis(analysis: Analysis | PartialAnalysis, path: str | Path) -> Path:
-    """Write an analysis; the file appears whole or not at all, and replaces the one there.
+    """Write an analysis atomically, replacing an existing file.
 
     Raises: OutputError when the file cannot be written.
     """
@@ -87,7 +87,7 @@ def save_analysis(analysis: Analysis | PartialAnalysis, path: str | Path) -> Pat
 
 
 def _header(analysis: Analysis) -> dict[str, Any]:
-    """Return what an analysis's file says in words."""
+    """Return the JSON header of an analysis's file."""
     return {
         "format": ANALYSIS_FORMAT,
         "kind": "compact" if analysis.is_compact else "whole",
@@ -104,13 +104,13 @@ def _header(analysis: Analysis) -> dict[str, Any]:
 
 
 def analysis_arrays(analysis: Analysis) -> dict[str, np.ndarray]:
-    """Return an analysis's arrays by the names that they have in its file."""
+    """Return an analysis's arrays by their names in its file."""
     arrays = {"magnitudes": analysis.magnitudes, "numel": analysis.counts.numel}
     arrays |= _count_arrays("counts", analysis.counts)
     if analysis.rounded is not None:
         arrays |= _count_arrays("rounded", analysis.rounded)
     if (relations := analysis.relations) is not None:
-        # What each agent alone changed and shares follows from the sums by set.
+        # Unique and shared sums of each agent follow from the sums by set.
         sums = "magnitude" if relations.by_set is None else "by_set"
         others = ("pair_counts", "pair_sums", "dots", "conflicts", "cancelled")
         arrays |= _fields("relations", relations, *others, sums)
@@ -147,7 +147,7 @@ def load_analysis(path: str | Path, *, only_compact: bool = False) -> Analysis:
         only_compact: refuse whole analyses, which may take much memory.
 
     Raises: AnalysisError when the file is missing, damaged, of another format or another epsilon
-    grid, or holds some parts of a plan only.
+    grid, or has only some parts of a plan.
     """
     with _reading(path) as path:
         header, arrays = _read_arrays(path, only_compact=only_compact)
@@ -171,7 +171,7 @@ def load_partial(path: str | Path) -> PartialAnalysis:
         if header["kind"] != "part":
             raise AnalysisError(
                 f"The analysis {printable(path)} is not one of a part: its kind is "
-                f"{printable(header['kind'])}. Give what `ram-studio analyze --plan` wrote."
+                f"{printable(header['kind'])}. Give a file of `ram-studio analyze --plan`."
             )
         exact = [arrays[name] for key in _SUMS if (name := f"exact.{key}") in arrays]
         require("sums", len(exact) in (0, len(_SUMS)))
@@ -193,12 +193,12 @@ def load_partial(path: str | Path) -> PartialAnalysis:
 
 @contextlib.contextmanager
 def _reading(path: str | Path) -> Iterator[Path]:
-    """Yield where a path leads; what can go wrong there becomes an AnalysisError that names it."""
+    """Yield the expanded path; errors in the block become an AnalysisError that names it."""
     path = Path(os.path.expanduser(path))
     where = f"The analysis {printable(path)}"
     try:
         if path.is_dir():
-            raise AnalysisError(f"{where} is a folder; give the file that analyze wrote.")
+            raise AnalysisError(f"{where} is a folder; give a file written by analyze.")
         yield path
     except FileNotFoundError as error:
         raise AnalysisError(
@@ -239,7 +239,7 @@ def _read_arrays(
 
 
 def _build(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Analysis:
-    """Return the analysis of header and arrays, whose words and numbers are checked here."""
+    """Return the analysis of header and arrays, after checking their names and numbers."""
     numel, n_agents = arrays["numel"], len(header["agents"])
     known = [header[key] for key in ("fingerprints", "sources", "dtypes")]
     require("known", *(isinstance(words, dict) for words in known))
@@ -316,7 +316,7 @@ _STEP_SHAPES = {
 }
 _COUNTED = ("exact", "layer_exact")
 _KINDS = (*_COUNTED, "loose", "layer_loose")
-"""Tables of small numbers, stored in 16 bits; the counts of the first two apart, in 64."""
+"""Tables of small numbers, stored in 16 bits; the counts of the first two separately, in 64."""
 
 
 def _step_arrays(steps: StepCounts) -> dict[str, np.ndarray]:

@@ -1,9 +1,9 @@
-"""Arrays of an analysis made small: without loss, or for a compact one mostly in 24 bits.
+"""Compresses arrays of an analysis: without loss, or for a compact one mostly to 24 bits.
 
 Counts fall slowly along the epsilon grid, so neighbors there are stored as differences; bytes of
-the same weight then stand together, as do columns of small tables, which deflates to a fraction.
+the same significance are grouped, as are columns of small tables, which deflate well.
 
-Analyses are untrusted: what one may inflate to follows from its own header and its size.
+Analyses are untrusted: the limit for inflating one follows from its header and its size.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from ram_studio.algorithm.meters.relations import members_of, pairs_of, products
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 
 _MOST_WHOLE, _MOST_COMPACT = 1 << 30, 1 << 26
-"""Bytes unpacked. A compact analysis of 80 layers and five agents takes half of this."""
+"""Limit of unpacked bytes. A compact analysis of 80 layers and five agents takes half of it."""
 
 _FREE_BYTES, _MAX_RATIO = 1 << 23, 50
-"""What a compact one may unpack to whatever its size, and how many times its size beyond: 8 to 9
-times are usual; agents that changed nothing deflate further, to small files."""
+"""A compact one may unpack to this many bytes, or to this multiple of its size: 8 to 9 times are
+usual; agents that changed nothing deflate further, to small files."""
 
 _MAX_WORDS = 1 << 16
-"""Of the names, sizes and shapes in what is packed."""
+"""Limit of packed names, sizes and shapes."""
 
 _MAX_AGENTS = 64
-"""Twice as many as are ever analyzed: tables of pairs grow with the square."""
+"""Twice the largest number ever analyzed: tables of pairs grow with the square."""
 
 _LENGTH_BYTES = 8
 """A safetensors file begins with the length of its header."""
 
 _LEVEL = 6
-"""Of zlib: 9 takes twice as long for 1 % less."""
+"""Level of zlib: 9 takes twice as long for 1 % less."""
 
 _SHAPES = "shapes"
 _EPSILON_AXIS = 1
-"""Of all arrays of counts, after their groups."""
+"""Names of all arrays of counts, after their groups."""
 
 
 def pack(arrays: Mapping[str, np.ndarray], *, exact: bool) -> bytes:
@@ -52,10 +52,10 @@ def pack(arrays: Mapping[str, np.ndarray], *, exact: bool) -> bytes:
 
 
 def unpack(packed: bytes, header: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return what was packed: arrays of the shapes that the analysis's header speaks of.
+    """Return the packed arrays, of the shapes in the analysis's header.
 
-    Raises: ValueError for other arrays or too large ones, before more than names and sizes was
-    unpacked; KeyError or TypeError for what `pack` did not make.
+    Raises: ValueError for other arrays or too large ones, before more than names and sizes is
+    unpacked; KeyError or TypeError for data that is not from `pack`.
     """
     is_compact, shapes = header["kind"] == "compact", _expected_shapes(header)
     most = min(_MOST_COMPACT, max(_FREE_BYTES, _MAX_RATIO * len(packed)))
@@ -85,13 +85,13 @@ def unpack(packed: bytes, header: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def require(name: str, *claims: object) -> None:
-    """Raise ValueError with the name of what is wrong unless all claims hold."""
+    """Raise ValueError with the name of a wrong value unless all claims are true."""
     if not all(claims):
         raise ValueError(name)
 
 
 def _is_short(name: str, dtype: np.dtype, exact: bool) -> bool:
-    # Of energies differences are taken.
+    # Differences of energies are used, so they need all digits.
     return bool(dtype == np.float64) and not exact and not name.startswith("energies.")
 
 
@@ -123,7 +123,7 @@ def _small(arrays: Mapping[str, np.ndarray], exact: bool) -> dict[str, np.ndarra
 
 
 def _restore(small: dict[str, np.ndarray], *, exact: bool) -> dict[str, np.ndarray]:
-    """Return the arrays that were made small, and take them out of ``small``."""
+    """Return the original arrays, and remove them from ``small``."""
     arrays = {}
     for name, (shape, wanted) in json.loads(small[_SHAPES].tobytes()).items():
         dtype = np.dtype(wanted)
@@ -142,11 +142,11 @@ def _restore(small: dict[str, np.ndarray], *, exact: bool) -> dict[str, np.ndarr
 
 
 _FREE = ("steps.", "exact.")
-"""Arrays of which an analysis has as many rows as it found."""
+"""Arrays whose number of rows depends on the data."""
 
 
 def _expected_shapes(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that arrays may have, by name, but for those that begin with `_FREE`."""
+    """Return the expected shapes of arrays by name, except those that begin with `_FREE`."""
     n_agents, tensors, stacks = (len(header[key]) for key in ("agents", "tensors", "stacks"))
     require("agents", n_agents <= _MAX_AGENTS)
     related = tensors

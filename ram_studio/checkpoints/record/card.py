@@ -1,8 +1,8 @@
-"""README.md of a merged checkpoint: a model card as people publish them on the Hub.
+"""README.md of a merged checkpoint: a model card for the Hub.
 
 Written from the provenance alone, by the template beside this file. Sources that are local folders
-appear by their last name only. Whatever a template shows is escaped for Markdown, unless a function
-here made it ``Markdown``.
+appear by their last name only. All values of the template are escaped for Markdown, unless a
+function here returned ``Markdown``.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ _PLAIN_LINK = re.compile(r"https://[A-Za-z0-9./_%~?=&+-]{1,280}")
 
 
 class Markdown(str):
-    """Text that is Markdown already: a template shows it as it is."""
+    """Text that is already Markdown: a template inserts it unchanged."""
 
     def __html__(self) -> str:
         return self
 
 
 def escaped(value: object) -> Markdown:
-    """Return text that Markdown, its tables, its formulas and HTML show as it is, on one line.
+    """Return text on one line, escaped for Markdown, its tables, its formulas and HTML.
 
-    What is Markdown already (also a template's macro) comes back unchanged.
+    ``Markdown`` (also a template's macro) is returned unchanged.
     """
     if hasattr(value, "__html__"):
         return Markdown(value)
@@ -110,7 +110,7 @@ def model_card(provenance: Provenance) -> str:
 
 @cache
 def _template() -> Template:
-    # Jinja's own escaping is for HTML and comes after this one, which leaves it nothing to do.
+    # Jinja's own escaping is for HTML; it runs after this one and then changes nothing.
     environment = templates(Path(__file__).parent, finalize=escaped, keep_trailing_newline=True)
     environment.filters |= {
         "count": _count,
@@ -137,7 +137,7 @@ def _front_matter(provenance: Provenance) -> str:
 
 
 def _license_fields(license: License) -> dict[str, str]:
-    """Return the license as the Hub wants it; what is not spelled as it may be is left out."""
+    """Return the license in the Hub's form; invalid values are left out."""
     if license.id is None or not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,60}", license.id):
         return {"license": "unknown"}
     fields = {"license": license.id}
@@ -196,7 +196,7 @@ def _settings(provenance: Provenance) -> list[tuple[str, object]]:
 
 
 def _with_lost_rescaling(provenance: Provenance) -> list[str]:
-    """Return the agents of which rounding to nearest kept only part of the rescaling."""
+    """Return the agents that lost part of the rescaling by rounding to nearest."""
     agents = provenance.agents if provenance.rounding == "nearest" else {}
     return list(
         lost_rescaling(
@@ -206,7 +206,7 @@ def _with_lost_rescaling(provenance: Provenance) -> list[str]:
 
 
 def _overshot(provenance: Provenance) -> list[str]:
-    """Return the agents of which rounding stored more rescaling than was asked, by a tenth."""
+    """Return the agents with a tenth more rescaling stored than requested."""
     return [
         name
         for name, a in provenance.agents.items()
@@ -218,11 +218,11 @@ def _overshot(provenance: Provenance) -> list[str]:
 
 
 def _is_dominated(agent: AgentRecord) -> bool:
-    """Say whether few large weights make so much of the effective lambda that it needs a range."""
-    asked, interval = agent.scaling_factor, agent.effective_interval
-    if asked is None or asked <= 1 or interval is None:
+    """Return whether few large weights dominate the effective lambda, so that it needs a range."""
+    requested, interval = agent.scaling_factor, agent.effective_interval
+    if requested is None or requested <= 1 or interval is None:
         return False
-    return interval[1] - interval[0] > 2 * LOSS_LIMIT * (asked - 1)
+    return interval[1] - interval[0] > 2 * LOSS_LIMIT * (requested - 1)
 
 
 def _stored_factor(agent: AgentRecord) -> str:
@@ -243,7 +243,7 @@ def _rho(agent: AgentRecord) -> str:
 
 
 def _by_rounding(agent: AgentRecord) -> str:
-    """Return what of retained and interference rounding made."""
+    """Return the effect of rounding on retained and interference."""
     if agent.retained is None or agent.interference_rounding is None:
         return "-"
     return f"{agent.retained.rounding:+z.1%}, {agent.interference_rounding:+z.2f} x"
@@ -269,13 +269,13 @@ _COLUMNS: Mapping[str, Callable[[AgentRecord], str]] = {
     "interference": lambda a: "-" if a.interference is None else f"{a.interference:.2f} x",
     "by rounding": _by_rounding,
 }
-"""Heading -> an agent's cell; "-" is none."""
+"""Heading -> an agent's cell; "-" for no value."""
 
 
 def public_recipe(provenance: Provenance) -> Recipe:
-    """Return a merge's recipe for others: a local path tells nothing, and of its owner something.
+    """Return a merge's recipe to publish: without local paths, which may reveal their owner.
 
-    Sources are commits on the Hub, or the last names of folders; so is the folder of Fisher files.
+    Sources are commits on the Hub, or the last names of folders, as is the folder of Fisher files.
     """
     recipe = provenance.recipe
     files = recipe.settings.get("files")

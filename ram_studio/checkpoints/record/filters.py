@@ -1,4 +1,4 @@
-"""Filters of a recipe: which tensors they catch, and what each tensor's agents weigh.
+"""Filters of a recipe: the tensors that they match, and the weights of each tensor's agents.
 
     weights: {coding: 0.7, memory: [0.2, 0.8]}
     filters:
@@ -9,10 +9,10 @@
         weights: {memory: 0.5}
         settings: {r: 0}
 
-The first filter that catches a tensor decides it. A list of numbers runs over the layers: the first
-number holds in the first layer, the last in the last, those between at equal distances, and
-linearly in between (mergekit's gradients). In tensors of no layer (embeddings, towers, the final
-norm, the head) the first number holds, as in mergekit.
+The first filter that matches a tensor applies. A list of numbers runs over the layers: the first
+number is for the first layer, the last for the last, those between at equal distances, with linear
+interpolation (mergekit's gradients). Tensors of no layer (embeddings, towers, the final
+norm, the head) have the first number, as in mergekit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NOT_ASCII = re.compile(r"[^\0-\x7f]|\\[uUN]")
 """In a regex: a character outside ASCII, or one spelled by its number or name."""
 
 REGEX_SECONDS = 10
-"""What the regexes of a recipe may take together; 61 of them on 47,000 names take one second."""
+"""Time limit of all regexes of a recipe; 61 of them on 47,000 names take one second."""
 _SEARCH = """
 import json, re, sys
 try:
@@ -66,7 +66,7 @@ for pattern in patterns:
 """
 _NO_SEARCH = (
     "The process that searches by the recipe's regexes did not start{}. Free memory or processes "
-    "on this machine and run the same again, or use * and ? instead."
+    "on this machine and run again, or use * and ? instead."
 )
 
 _Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
@@ -84,7 +84,7 @@ GROUPS: dict[str, Callable[[str], bool]] = {
     "audio_tower": lambda name: naming.tower_of(name) == "audio",
     "speech_tower": lambda name: naming.tower_of(name) == "speech",
 }
-"""Tensors by what they are, whatever a model calls them; not all kinds of norm begin with norm."""
+"""Groups of tensors by kind, for all naming schemes; not all kinds of norm begin with norm."""
 
 
 def _check_pattern(pattern: str) -> str:
@@ -102,7 +102,7 @@ def _check_pattern(pattern: str) -> str:
 
 
 def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    # JSON has no infinity: the provenance could not keep it.
+    # JSON has no infinity: the provenance could not store it.
     for key, value in settings.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{printable(key, 60)} is {value}; expected a finite number")
@@ -110,7 +110,7 @@ def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_number_error(low: int, high: int) -> WrapValidator:
-    """Return what words an error of a number, or of a list of them, in one sentence."""
+    """Return a validator with a one-sentence error for a number or a list of them."""
 
     def check(given: Any, validate: Callable[[Any], Any]) -> Any:
         try:
@@ -135,12 +135,12 @@ Pattern = Annotated[
 
 
 class Filter(BaseModel):
-    """What a recipe says otherwise of some tensors.
+    """Other values of a recipe for some tensors.
 
     Attributes:
         match: patterns with * and ?, names of GROUPS, or regexes after "re:"; one must match.
-        layers: the first and the last layer caught, from 0.
-        weights, densities: of agents; those left out are as in the recipe.
+        layers: the first and the last matching layer, from 0.
+        weights, densities: of agents; by default the recipe's.
         settings: of the method, instead of the recipe's.
         keep: "base" or an agent, whose tensors are stored as they are.
     """
@@ -162,7 +162,7 @@ class Filter(BaseModel):
         return values
 
     @model_validator(mode="after")
-    def _says_something(self) -> Filter:
+    def _has_effect(self) -> Filter:
         if not self.match and self.layers is None:
             raise ValueError("a filter needs match, layers or both")
         if self.layers is not None and self.layers[0] > self.layers[1]:
@@ -175,7 +175,7 @@ class Filter(BaseModel):
         return self
 
     def catches(self, name: str, by_regex: _ByRegex) -> bool:
-        """Say whether the filter means a tensor."""
+        """Return whether the filter matches a tensor."""
         if self.layers is not None:
             layer = naming.layer_of(name)
             if not layer.isdigit() or not self.layers[0] <= int(layer) <= self.layers[1]:
@@ -192,7 +192,7 @@ class Filter(BaseModel):
 
     @property
     def action(self) -> str:
-        """What the filter does, in one line: "weights coding=0.7, r 0.3"."""
+        """The filter's values, in one line: "weights coding=0.7, r 0.3"."""
         does = [f"keep {self.keep}"] if self.keep is not None else []
         if self.weights:
             does.append(f"weights {weights_text(self.weights)}")
@@ -216,7 +216,7 @@ def weights_text(weights: Mapping[str, float | Sequence[float]]) -> str:
 def choices_text(recipe: Mapping[str, Any]) -> dict[str, str]:
     """Return a recipe's weights, densities and filters, a line each, by name where it has them.
 
-    recipe: as a provenance or the list of merges holds it.
+    recipe: as stored in a provenance or the list of merges.
     """
     try:
         found = {
@@ -232,14 +232,14 @@ def choices_text(recipe: Mapping[str, Any]) -> dict[str, str]:
 
 
 _ByRegex = Mapping[str, Collection[str]]
-"""The names that each regex finds."""
+"""The names that each regex matches."""
 
 
 def _search(names: Sequence[str], filters: Sequence[Filter]) -> _ByRegex:
-    """Return the names that the regexes of filters find.
+    """Return the names that the regexes of filters match.
 
-    A regex can backtrack for longer than the world is old, or count until the memory is full, and
-    the recipe may be somebody else's: a process of its own searches, within limits of both.
+    A regex of an untrusted recipe can backtrack without end, or fill the memory: a separate
+    process searches, with limits of time and memory.
 
     Raises: SettingsError for a filter whose regex goes beyond them, or where no process
         starts.
@@ -247,11 +247,11 @@ def _search(names: Sequence[str], filters: Sequence[Filter]) -> _ByRegex:
     patterns = [*dict.fromkeys(p for f in filters for p in f.match if p.startswith(REGEX))]
     if not patterns:
         return {}
-    asked = json.dumps([[*names], [pattern.removeprefix(REGEX) for pattern in patterns]])
+    request = json.dumps([[*names], [pattern.removeprefix(REGEX) for pattern in patterns]])
     try:
         found = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SEARCH],
-            input=asked.encode(),
+            input=request.encode(),
             capture_output=True,
             timeout=REGEX_SECONDS,
         ).stdout
@@ -282,11 +282,11 @@ def _matches(pattern: str, name: str, by_regex: _ByRegex) -> bool:
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """What a recipe says of one tensor.
+    """The recipe's values for one tensor.
 
-    filter: the index of the one that caught it, or None; weights, densities: by agent in the
-    recipe's order, None where the recipe gives none; NaN is the density of an agent that has none
-    of its own; settings: of that filter; keep: as there.
+    filter: the index of the matching one, or None; weights, densities: by agent in the recipe's
+    order, None where the recipe has none; NaN is the density of an agent without one;
+    settings, keep: of that filter.
     """
 
     filter: int | None = None
@@ -303,11 +303,11 @@ def choose(
     weights: Mapping[str, Any],
     densities: Mapping[str, Any],
 ) -> list[TensorChoice]:
-    """Return what holds for each tensor of a model.
+    """Return the recipe's values for each tensor of a model.
 
     Args: names: of all merged tensors; the rest: as in a recipe.
 
-    Raises: SettingsError for a filter that catches no tensor, or whose regex takes too long.
+    Raises: SettingsError for a filter that matches no tensor, or whose regex takes too long.
     """
     found = _search(names, filters)
     caught = [
@@ -340,9 +340,9 @@ def choose(
 def caught_by(
     names: Sequence[str], filters: Sequence[Filter], choices: Sequence[TensorChoice] | None
 ) -> list[dict[str, Any]]:
-    """Return what each filter decides, and last what is left: ``merge --dry-run --json``.
+    """Return the tensors of each filter, and last all others: ``merge --dry-run --json``.
 
-    Each has "filter" (None for what is left), "does" and "tensors", names in file order.
+    Each has "filter" (None for all others), "does" and "tensors", names in file order.
     """
     found: dict[int | None, list[str]] = {i: [] for i in range(len(filters))}
     for name, choice in zip(names, choices or [TensorChoice()] * len(names), strict=True):
@@ -362,15 +362,15 @@ def caught_by(
 
 
 def _nothing(i: int, own: Filter, names: Sequence[str], *, is_late: bool) -> str:
-    """Return what is wrong with a filter that decides no tensor."""
+    """Return the error text for a filter that applies to no tensor."""
     which = f"Filter {i + 1} ({printable(own.title, 120)})"
     if is_late:
-        return f"{which} decides nothing: earlier filters catch all its tensors. Put it first."
+        return f"{which} has no effect: earlier filters match all its tensors. Put it first."
     pattern = max(own.match, key=len, default="")
     text = re.sub(r"[*?]", "", pattern.removeprefix(REGEX)).strip(".")
     near = [name for name in names if text and text in name]
     near = near or difflib.get_close_matches(text, names, n=3, cutoff=0.3) or list(names)
     return (
-        f"{which} catches no tensor. The nearest are "
+        f"{which} matches no tensor. The nearest are "
         f"{shown_list([quoted(name) for name in near[:3]])}; groups are {', '.join(GROUPS)}."
     )

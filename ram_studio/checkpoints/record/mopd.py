@@ -1,6 +1,6 @@
 """A recipe as the teachers of multi-teacher on-policy distillation (MOPD), for two trainers.
 
-The base is the student, every agent the teacher of its own prompts. What trainers take was read off
+The base is the student, every agent the teacher of its own prompts. The settings are those of
 verl's `DistillationConfig` (overrides of `verl.trainer.main_ppo`) and NeMo-RL's
 `OnPolicyDistillationConfig` (YAML), October 2026.
 """
@@ -17,14 +17,14 @@ from ram_studio.errors import SettingsError
 Trainer = Literal["verl", "nemo-rl"]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
-"""What Hydra takes as a value without quotes."""
+"""Values that Hydra accepts without quotes."""
 _OWNER_NAME = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
 
 
 def export_mopd(recipe: Recipe, trainer: Trainer) -> tuple[str, list[str]]:
-    """Return a trainer's settings with the recipe's agents as teachers, and what to look at.
+    """Return a trainer's settings with the recipe's agents as teachers, and notes for the user.
 
-    Raises: SettingsError for an agent whose name the trainer keeps for itself.
+    Raises: SettingsError for an agent whose name the trainer reserves.
     """
     notes: list[str] = []
     student = _model(recipe.base, notes)
@@ -36,7 +36,7 @@ def export_mopd(recipe: Recipe, trainer: Trainer) -> tuple[str, list[str]]:
 
 
 def _model(source: str, notes: list[str]) -> str:
-    """Return a source as trainers name it, without the revision that they do not take."""
+    """Return a source in the trainers' form, without a revision, which they do not accept."""
     found = _OWNER_NAME.fullmatch(source)
     if found is None:
         return source

@@ -1,8 +1,8 @@
-"""A plan: one merge cut into parts that machines work on apart, as one JSON file.
+"""A plan: one merge cut into parts for several machines, as one JSON file.
 
-A part is some of the output's shards, whole. Everything in the plan follows from the recipe and the
-sources' headers, so that the same recipe gives the same plan; its digest is what analyses and
-receipts of its parts are known by.
+A part is some whole shards of the output. Everything in the plan follows from the recipe and the
+sources' headers, so that the same recipe gives the same plan; its digest identifies the analyses
+and receipts of its parts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class PlannedSource(Record):
     """A checkpoint as it was when the plan was made.
 
     Attributes:
-        known: of a URL, its headers and listing, so that no part reads them again; the digest
-            leaves them out, as they follow from the files.
+        known: for a URL, its headers and listing, so that no part reads them again; the digest
+            excludes them, as they follow from the files.
     """
 
     fingerprint: str
@@ -44,8 +44,8 @@ class PlannedPart(Record):
 
     Attributes:
         part: its number, from 1.
-        shards: the output's files that it writes, with their bytes; none where there are more parts
-            than shards.
+        shards: the output's files that it writes, with their bytes; may be empty if the plan has
+            more parts than shards.
         nbytes: of them.
         hashes: by checkpoint, the source files that it hashes for the provenance.
     """
@@ -61,12 +61,12 @@ class PartPlan(Record):
 
     Attributes:
         format: of this file.
-        ram_studio_version: that all parts are to be worked on by.
-        recipe: everything that decides the merge.
+        ram_studio_version: required for all parts.
+        recipe: everything that determines the merge.
         max_shard_bytes: the most bytes of tensor data in one file.
         sources: the base ("base") and the agents.
         parts: in order.
-        digest: BLAKE3 of everything else here but what is known of URLs.
+        digest: BLAKE3 of all other fields, without `known`.
     """
 
     format: Literal[1] = 1
@@ -89,7 +89,7 @@ class PartPlan(Record):
     def part(self, number: int) -> PlannedPart:
         """Return a part by its number, from 1.
 
-        Raises: PlanError when there is none of this number.
+        Raises: PlanError for any other number.
         """
         if not 1 <= number <= len(self.parts):
             raise PlanError(
@@ -103,7 +103,7 @@ class PartPlan(Record):
 
 
 def save_plan(plan: PartPlan, path: str | Path) -> None:
-    """Write a plan; the file appears whole or not at all, and replaces an older one.
+    """Write a plan atomically, replacing an older one.
 
     Raises: OutputError when the file cannot be written.
     """

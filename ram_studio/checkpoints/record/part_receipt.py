@@ -1,7 +1,7 @@
-"""A receipt: what the merge of one part wrote and counted, in a file beside its shards.
+"""A receipt: the record of one part's merge, in a file beside its shards.
 
 It holds the digests of the part's shards and source files, and the counts and exact sums of its
-elements, so that what follows from all of them is the same as in a merge without parts. The file is
+elements, so that the results of all parts equal those of a merge without parts. The file is
 safetensors: the arrays, and JSON in its metadata.
 """
 
@@ -25,16 +25,16 @@ _HEADER = "ram_studio_receipt"
 
 
 class MergeFacts(Record):
-    """What a part's merge was made of, the same in every part of one merge.
+    """Facts of a part's merge, the same in every part of one merge.
 
     Attributes:
-        factors: lambda as asked for, by agent.
+        factors: requested lambda, by agent.
         rho_m: ratio by magnitude, by agent.
-        shared: elements of the whole model that each agent changed with 0, 1, ... others, as the
-            analysis says; None where the method needs no counts.
-        active: elements that each agent changed, of methods that predict that.
+        shared: elements of the whole model that each agent changed with 0, 1, ... others, from
+            the analysis; None where the method needs no counts.
+        active: elements that each agent changed, of methods that predict it.
         fisher: fingerprints of the Fisher files by agent, of methods that read them.
-        is_from_analysis: whether an analysis told, or a pass over the sources.
+        is_from_analysis: whether the facts are from an analysis, not a pass over the sources.
     """
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
@@ -48,7 +48,7 @@ class MergeFacts(Record):
 
 
 class ReceiptHeader(Record):
-    """What a receipt says in words.
+    """The JSON part of a receipt.
 
     Attributes:
         plan: its digest.
@@ -76,8 +76,8 @@ class ReceiptHeader(Record):
 class Receipt:
     """A part's receipt.
 
-    patterns, sums: what was counted and measured, see ``engine.passes.merging.MergeTally.total``;
-    None where nobody changed anything.
+    patterns, sums: counts and measurements, see ``engine.passes.merging.MergeTally.total``;
+    None where no agent changed anything.
     """
 
     header: ReceiptHeader
@@ -94,7 +94,7 @@ class Receipt:
 
 
 def read_receipt(data: bytes, where: str) -> Receipt:
-    """Return the receipt in a file's bytes; where: it lies.
+    """Return the receipt in a file's bytes; where: its place in messages.
 
     Raises: PlanError when it is damaged.
     """

@@ -1,8 +1,8 @@
-"""The provenance: `ram_studio.json` beside a merged checkpoint, telling how it came to be.
+"""The provenance: `ram_studio.json` beside a merged checkpoint, which records how it was made.
 
 Same merge, same bytes: nothing in it depends on the clock or the machine, except the sources
-as typed, the folders they were in, the versions of the libraries, and the device of formulas whose
-last digits are its own. `verify` checks a folder against it.
+as given by the user, their folders, the versions of the libraries, and the device of formulas whose
+last digits depend on it. `verify` checks a folder against it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ PROVENANCE_FILE = "ram_studio.json"
 MAX_PROVENANCE_BYTES = 64_000_000
 
 FORGETTING_TASKS = ("arc_easy", "hellaswag", "piqa", "winogrande")
-"""Tasks of lm-eval that show what a model knew before it was an agent."""
+"""Tasks of lm-eval on a model's knowledge from before its agent training."""
 SKILL_CHECKS: Mapping[str, tuple[str, frozenset[str]]] = {
     "forgetting": ("knowledge from before the agents' training", frozenset(FORGETTING_TASKS)),
     "refusal": ("refusal behavior", frozenset({"refusal"})),
     "tool-loop": ("acting over several turns", frozenset({"tool-loop"})),
     "instructions": ("following instructions", frozenset({"instructions", "ifeval"})),
 }
-"""What a merge may have lost beside its skills: by suite, in words, and the names that show it."""
+"""Possible losses besides skills: by suite, a description, and the suites or tasks that test it."""
 
 
-def not_checked(asked: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the `SKILL_CHECKS` that none of these suites, or tasks "lm-eval:NAME", is."""
-    names = {name.removeprefix("lm-eval:") for name in asked}
+def not_checked(suites: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the `SKILL_CHECKS` that none of these suites, or tasks "lm-eval:NAME", tests."""
+    names = {name.removeprefix("lm-eval:") for name in suites}
     return tuple(check for check, (_, own) in SKILL_CHECKS.items() if names.isdisjoint(own))
 
 
@@ -64,7 +64,7 @@ def _finite_or_none(value: object) -> object:
 
 
 def _check_below(name: str) -> str:
-    # A provenance file may come from anywhere, and what it names is read, and uploaded.
+    # A provenance file is untrusted, and the files that it names are read, and uploaded.
     parts = PurePosixPath(name).parts
     if not parts or {"/", ".."} & set(parts):
         raise ValueError("expected the name of a file below the folder")
@@ -78,7 +78,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Record(BaseModel):
-    """What files of ours hold: frozen, and without fields that nobody knows."""
+    """Base of the records in our files: frozen, and without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -104,7 +104,7 @@ class SourceRecord(Record):
         fingerprint: see `fingerprint_of`.
         nbytes: of its shards.
         files: its shards by name; None when they were not hashed.
-        license: what its model card states.
+        license: from its model card.
     """
 
     source: str
@@ -117,19 +117,19 @@ class SourceRecord(Record):
 
     @property
     def repository(self) -> str | None:
-        """The repository of a source that came from the Hub, which alone has a revision."""
+        """The repository of a source from the Hub; only those have a revision."""
         parts = split_hub_id(self.source) if self.revision is not None else None
         return None if parts is None else parts[0]
 
     @property
     def place(self) -> str:
-        """Where it was: a folder, or of a Hub id the very commit, whatever its branch is now."""
+        """Its place: a folder, or a Hub id with the merged commit."""
         here = self.folder or self.source
         return here if self.repository is None else f"{self.repository}@{self.revision}"
 
 
 class RetainedRecord(Record):
-    """Shares of an agent's |tau|^2, measured in what was stored, see `meters.retained`."""
+    """Shares of an agent's |tau|^2, measured in the stored merge, see `meters.retained`."""
 
     total: float
     unique: float
@@ -147,19 +147,19 @@ class AgentRecord(SourceRecord):
         rho: overlap-unique ratio; null when infinite (`unique` is then 0 and `shared` is not) or
             when the method has none.
         rho_m: the ratio by magnitude, for methods that use it; null also when infinite.
-        is_rho_m_infinite: it is.
-        scaling_factor: lambda as asked for.
+        is_rho_m_infinite: whether rho_m is infinite.
+        scaling_factor: requested lambda.
         effective_scaling_factor: lambda as stored after rounding; null without unique elements.
-        effective_interval: its range of 95 %, wide where few large weights dominate; null where
-            too few elements tell.
+        effective_interval: its 95 % interval, wide where few large weights dominate; null with
+            too few elements.
         total: elements compared (a tied matrix once).
         changed: elements with |tau| above epsilon; `unique` plus `shared`.
         unique, shared: elements changed by this agent alone, and by others too.
         overlap: changed elements shared with exactly 0, 1, 2, ... other agents.
-        retained, interference: how much of the agent's update what was stored holds, and how much
-            else, as a multiple of the update; null when it changed nothing.
-        interference_rounding: what of `interference` rounding to the output's dtype added or took
-            away.
+        retained, interference: share of the agent's update in the stored merge, and the other
+            changes as a multiple of the update; null when it changed nothing.
+        interference_rounding: effect of rounding to the output's dtype on `interference`, of
+            either sign.
     """
 
     rho: Ratio = None
@@ -186,34 +186,34 @@ class ShardRecord(Record):
 
 
 class OwnMethodRecord(Record):
-    """A method that was brought along: where it came from, and the SHA-256 of its file."""
+    """A user's method: its source, and the SHA-256 of its file."""
 
     source: str
     sha256: Digest
 
 
 class Provenance(Record):
-    """How a merged checkpoint came to be.
+    """How a merged checkpoint was made.
 
     Attributes:
         format: of this file.
         ram_studio_version: of the package that merged.
-        recipe: everything that was asked for.
+        recipe: everything that was requested.
         base, agents: the sources; agents by name in the recipe's order.
-        dtype: of the merged tensors, as safetensors spells it; "mixed" where they follow a base
+        dtype: of the merged tensors, by its safetensors name; "mixed" where they follow a base
             of several dtypes.
         rounding, seed: as used.
-        arithmetic: of the numbers before they were rounded.
-        device: what computed a method's formulas, "cpu", "cuda" or "torch" (cuda's way on the cpu);
+        arithmetic: dtype of the numbers before rounding.
+        device: of a method's formulas, "cpu", "cuda" or "torch" (the CUDA code on the CPU);
             several with commas. Null for methods whose bytes are the same everywhere.
-        own_method: of a method that is not built in, its file.
+        own_method: the file of a method that is not built in.
         elements: of all merged tensors, a tied matrix once.
         shards: by file name.
         files: all other files of the folder, the model card included, by name; only the provenance
             itself is not among them.
         libraries: versions of Python and of the libraries that computed.
-        warnings: what the user was told about the sources.
-        not_checked: of `SKILL_CHECKS` those without an answer when it was merged: all of them.
+        warnings: on the sources, as shown to the user.
+        not_checked: `SKILL_CHECKS` without an answer at the time of the merge: all of them.
         checksum: BLAKE3 of everything else in the provenance, see `checksum_of`.
     """
 
@@ -244,7 +244,7 @@ class Provenance(Record):
         return self
 
     def renamed(self, names: Mapping[str, str]) -> Provenance:
-        """Return the provenance with sources called otherwise, and no word of where they were."""
+        """Return the provenance with other names of sources, and without their folders."""
 
         def record(own: SourceRecord) -> dict[str, Any]:
             name = names.get(own.source, own.source)
@@ -269,12 +269,12 @@ class Provenance(Record):
 
     @property
     def license(self) -> License:
-        """What the sources' licenses are together, see ``combine_licenses``."""
+        """The combined license of the sources, see ``combine_licenses``."""
         return combine_licenses(source.license for source in self.sources.values())
 
     @property
     def placed_recipe(self) -> Recipe:
-        """The recipe with every source where it was, to be merged again from anywhere."""
+        """The recipe with the place of every source, to merge again from any working directory."""
         return at_places(self.recipe, {name: s.place for name, s in self.sources.items()})
 
     def with_checksum(self, files: Mapping[str, bytes]) -> Provenance:
@@ -297,7 +297,7 @@ def checksum_of(provenance: Mapping[str, Any]) -> str:
 
 
 def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None) -> SourceRecord:
-    """Return what a provenance file keeps of a base.
+    """Return a provenance file's record of a base.
 
     hashes: content hashes of its shards by file name, where they were computed.
     """
@@ -323,16 +323,16 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
 def agent_record(
     checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None, **numbers: object
 ) -> AgentRecord:
-    """Return what a provenance file has of an agent; `numbers`: fields of `AgentRecord`."""
+    """Return a provenance file's record of an agent; `numbers`: fields of `AgentRecord`."""
     source = source_record(checkpoint, hashes)
     return AgentRecord.model_validate({**source.model_dump(), **numbers})
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """Return the recipe in a file: a recipe's YAML, or the one a provenance file was merged by.
+    """Return the recipe in a file: a recipe's YAML, or the one in a provenance file.
 
-    Of a provenance file (`ram_studio.json`) the sources are where they were, whatever the working
-    directory is now.
+    The sources of a provenance file (`ram_studio.json`) have absolute places, for any working
+    directory.
 
     Raises: SettingsError for a recipe, VerificationError for a provenance file; CheckpointError.
     """
@@ -343,20 +343,20 @@ def read_recipe(path: str | Path) -> Recipe:
 
 
 def is_provenance(path: Path) -> bool:
-    """Say whether a file is a provenance file: by its name, or what a renamed one begins with."""
+    """Return whether a file is a provenance file: by its name, or by its first bytes."""
     if path.name == PROVENANCE_FILE:
         return True
     try:
         with open(path, "rb") as file:
             return path.suffix == ".json" and b'"ram_studio_version"' in file.read(200)
     except OSError:
-        return False  # who reads it says what is wrong
+        return False  # reading it reports the error
 
 
 def read_provenance(folder: str | Path) -> Provenance:
     """Return the provenance of a merged checkpoint.
 
-    Raises: VerificationError when there is none, it is damaged or was changed after the merge;
+    Raises: VerificationError when it is missing, damaged or was changed after the merge;
     CheckpointError when it cannot be read.
     """
     return provenance_of(Folder(Path(os.path.expanduser(folder))))

@@ -1,4 +1,4 @@
-"""A recipe: everything that decides a merge, as one YAML file, validated once.
+"""A recipe: everything that determines a merge, as one YAML file, validated once.
 
     base: Qwen/Qwen2.5-7B-Instruct
     agents:
@@ -8,9 +8,9 @@
     settings: {epsilon: 1e-5, r: 0.1, alpha: 2.0}
     weights: {memory: 0.7}
 
-What it says of single tensors (weights over layers, filters) is in ``filters``; ``choices`` is the
-one place where it is resolved. A recipe made or loaded here names a method that exists and holds
-all of its settings, checked by the method's own model.
+Values of single tensors (weights over layers, filters) are in ``filters``, and resolved only by
+``choices``. A recipe made or loaded here has an existing method and all of its settings, checked by
+the method's own model.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_agent_name(name: str) -> str:
-    """Return `name` if an agent may be called that.
+    """Return `name` if it is valid for an agent.
 
     Raises: ValueError when it is not 1 to 64 of A-Z a-z 0-9 . _ - (starting with a letter or a
     digit), or is "base".
@@ -74,7 +74,7 @@ def check_agent_name(name: str) -> str:
             "or underscores, starting with a letter or a digit"
         )
     if name == BASE_NAME:
-        raise ValueError('agent name "base": this name is kept for the base model')
+        raise ValueError('agent name "base": this name is reserved for the base model')
     return name
 
 
@@ -99,18 +99,18 @@ class Recipe(BaseModel):
 
     Attributes:
         base: folder or Hub id `owner/name[@revision]`.
-        agents: sources by name, in the order that all results keep.
+        agents: sources by name, in the order of all results.
         method: a method's name; a soup is stored as linear.
         settings: the method's own settings (epsilon, r, alpha, scope, shared, ... for RAM).
-        weights: what an agent's tau is multiplied by, 1 where left out; a list runs over layers.
+        weights: factors on agents' tau, 1 where left out; a list runs over layers.
         densities: of agents, instead of the method's density (or 1 - drop_rate of DARE).
-        filters: what holds otherwise for some tensors; the first that catches one decides.
+        filters: other values for some tensors; the first that matches a tensor applies.
         dtype: of the merged tensors; None takes the base's.
         rounding: how float32 results are rounded to it.
         seed: of everything random, 0 to 2**64 - 1.
-        missing, extra, rows, names, experts_packing: what to do where an agent does not fit, see
+        missing, extra, rows, names, experts_packing: policies for agents that do not fit, see
             `check_compatibility`; experts_packing also by agent.
-        other_base: whether to merge agents of which nearly all elements differ from the base.
+        other_base: whether to merge agents whose elements nearly all differ from the base.
         tokenizer: "base", or the agent whose tokenizer is copied.
         stop_tokens: tokens that end an answer: the base's, or the agents' too.
     """
@@ -142,7 +142,7 @@ class Recipe(BaseModel):
 
     @property
     def every_settings(self) -> list[dict[str, Any]]:
-        """The method's settings: the recipe's, then those in each filter's tensors."""
+        """The method's settings: the recipe's, then those of each filter."""
         return [self.settings, *({**self.settings, **own.settings} for own in self.filters)]
 
     @model_validator(mode="after")
@@ -166,17 +166,17 @@ class Recipe(BaseModel):
         for where, given in places:
             if unknown := [name for name in given if name not in self.agents]:
                 raise ValueError(
-                    f"{where}: there is no agent {printable(unknown[0], 60)!r}; the agents are "
+                    f"{where}: no agent is named {printable(unknown[0], 60)!r}; the agents are "
                     f"{', '.join(self.agents)}"
                 )
         return self
 
     def choices(self, names: Sequence[str]) -> list[TensorChoice] | None:
-        """Return what holds for each tensor of a model; None where nothing holds but settings.
+        """Return the values for each tensor of a model; None for a recipe with settings only.
 
         Args: names: of all merged tensors, a tied head by its embedding's.
 
-        Raises: SettingsError for a filter that catches no tensor.
+        Raises: SettingsError for a filter that matches no tensor.
         """
         if not (self.weights or self.densities or self.filters):
             return None
@@ -184,7 +184,7 @@ class Recipe(BaseModel):
 
 
 _OF_THE_WHOLE = ("files", "examples")
-"""Settings that say what is read beside the whole model."""
+"""Settings that determine what is read besides the model, so no filter can set them."""
 
 
 def _check_filters(recipe: Recipe) -> None:
@@ -212,7 +212,7 @@ def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
 
     where: the start of messages (a file name).
 
-    Raises: SettingsError, one line that names the field or setting and what is allowed.
+    Raises: SettingsError, one line with the field or setting and its allowed values.
     """
     try:
         recipe = Recipe.model_validate(dict(values))
@@ -221,9 +221,9 @@ def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
     except ValidationError as error:
         problem = describe_validation(error, Recipe)
         method = values.get("method", "ram+")
-        if isinstance(method, str) and method not in METHODS:  # else told only after all the rest
+        if isinstance(method, str) and method not in METHODS:  # else reported last
             close = did_you_mean(method, METHODS)
-            problem = f"there is no method {printable(method, 60)!r}{close}; {problem}"
+            problem = f"no method is named {printable(method, 60)!r}{close}; {problem}"
         raise SettingsError(f"{where}: {problem.removesuffix('.')}.") from error
     except SettingsError as error:
         raise SettingsError(f"{where}: {printable(error, 600)}") from error
@@ -241,25 +241,25 @@ def at_places(recipe: Recipe, places: Mapping[str, str]) -> Recipe:
 
 
 def describe_validation(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """Return a pydantic error as one line: the first three fields, and how many there are more.
+    """Return a pydantic error as one line: the first three fields, and how many more are wrong.
 
-    model: what was validated; the message for a field that it lacks then names those it has.
+    model: the validated one; messages on unknown fields then list its fields.
     """
     lines = []
     for problem in error.errors(include_url=False, include_context=False):
         field = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            message = "there is no such field"
+            message = "unknown field"
             if model is not None and len(problem["loc"]) == 1:
                 known = list(model.model_fields)
-                message += f"{did_you_mean(field, known)} (there are {', '.join(known)})"
+                message += f"{did_you_mean(field, known)} (fields: {', '.join(known)})"
         elif problem["type"] == "missing":
             message = "is required"
         elif problem["type"] == "too_short":
             message = "give at least one"
         elif message.startswith("Input should"):
-            # As YAML calls them.
+            # In YAML's terms.
             wanted = message.replace("tuple", "list").replace("dictionary", "mapping")
             message = (
                 f"{wanted.removeprefix('Input ')}, not {printable(repr(problem['input']), 60)}"
@@ -270,11 +270,10 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
 
 
 def load_recipe(path: str | Path) -> Recipe:
-    """Read a recipe file; settings that it does not give are at their defaults.
+    """Read a recipe file; missing settings are at their defaults.
 
-    A source that is a path (`./x`, `../x`, `x/y`) to something beside the recipe becomes that
-    place, absolute, so that the recipe means the same in every working directory; any other stays
-    as written.
+    A source that is a path (`./x`, `../x`, `x/y`) relative to the recipe becomes absolute, so that
+    the recipe means the same in every working directory; any other stays as written.
 
     Raises: SettingsError, one line that names the file and the field (or the YAML line).
     """
@@ -301,9 +300,9 @@ def load_recipe(path: str | Path) -> Recipe:
 def _beside(value: Any, folder: Path) -> Any:
     if isinstance(value, dict):
         return {name: _beside(source, folder) for name, source in value.items()}
-    # A bare name is left to whoever reads it: only what has a slash is written as a path.
+    # A bare name is not resolved: only a text with a slash is a path.
     if isinstance(value, str) and "/" in value and "\0" not in value:
-        with contextlib.suppress(OSError):  # a name too long for a path is none
+        with contextlib.suppress(OSError):  # a name too long is not a path
             if not os.path.isabs(value) and (folder / value).exists():
                 return os.path.abspath(folder / value)
     return value
@@ -313,7 +312,7 @@ def recipe_yaml(recipe: Recipe) -> str:
     """Return the recipe as YAML text that `load_recipe` reads back to an equal recipe.
 
     Fields at their default are written too: a recipe keeps its meaning when defaults change. Only
-    what is empty is left out.
+    empty fields are left out.
     """
     values = recipe.model_dump(mode="json")
     values["filters"] = [
@@ -326,7 +325,7 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 
 def dump_recipe(recipe: Recipe, path: str | Path) -> None:
-    """Write the recipe to a YAML file, which appears whole or not at all.
+    """Write the recipe to a YAML file, atomically.
 
     Raises: SettingsError when the file cannot be written.
     """

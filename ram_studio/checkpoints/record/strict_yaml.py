@@ -1,6 +1,6 @@
-"""YAML as recipes use it: plain data, every name once, numbers such as 1e-5 as people write them.
+"""YAML for recipes: plain data, every name once, numbers such as 1e-5 without a dot.
 
-What is dumped here is read back equal.
+Dumped data is read back equal.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def parse_yaml(data: bytes, where: str) -> dict[str, Any]:
     """
     values = load_plain(data, where)
     if not isinstance(values, dict):
-        raise SettingsError(f"{where} holds no recipe; expected fields such as base and agents.")
+        raise SettingsError(f"{where} has no recipe; expected fields such as base and agents.")
     return values
 
 
 def load_plain(data: bytes, where: str) -> Any:
-    """Return what a YAML file holds, as ``parse_yaml`` does, but for its form."""
+    """Return the content of a YAML file, as ``parse_yaml`` does, of any type."""
     try:
         return yaml.load(data.decode("utf-8-sig"), Loader=_StrictLoader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -52,7 +52,7 @@ def dump_yaml(values: Mapping[str, Any]) -> str:
 class _StrictLoader(yaml.SafeLoader):
     """Plain data only: no aliases (their expansion can be unbounded), no key given twice.
 
-    No tags but !!str either: of text that is not what a tag says PyYAML raises errors of any kind.
+    No tags except !!str: for text that does not match its tag PyYAML raises errors of any kind.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -96,8 +96,8 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 _StrictDumper.add_representer(str, _represent_text)
 
-# Numbers as in YAML 1.1 but for its sexagesimal ones: 1:30 is no 90, and "1:1:1..." takes for ever.
-# Python reads binary digits without end, but cannot show such a number: of many it is text.
+# Numbers as in YAML 1.1 without sexagesimal ones: 1:30 is not 90, and "1:1:1..." never ends.
+# Python reads any number of binary digits, but cannot print the result: long ones are text.
 _INTEGER = r"[-+]?(0b[01_]{1,99}|0[0-7_]{1,99}|0|[1-9][0-9_]*|0x[0-9a-fA-F_]{1,99})$"
 _DECIMAL = (
     r"([-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?|\.[0-9][0-9_]*([eE][-+][0-9]+)?"
@@ -111,7 +111,7 @@ _StrictLoader.yaml_implicit_resolvers = {
 for _tag, _pattern in zip(_NUMBERS, (_INTEGER, _DECIMAL), strict=True):
     _StrictLoader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+0123456789."))
 
-# YAML 1.1 reads 1e-5 as text because it has no dot; everybody writes epsilon that way.
+# YAML 1.1 reads 1e-5 as text because it has no dot; users write epsilon that way.
 for _yaml_class in (_StrictLoader, _StrictDumper):
     _yaml_class.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")

@@ -1,10 +1,10 @@
 """LoRA adapters, applied to their base as they are read.
 
 As peft writes them: names `base_model.model.NAME.lora_A.weight`, W + scale * B A with
-scale = alpha / rank or alpha / sqrt(rank) (rank-stabilised), `alpha_pattern`, and whole tensors
-that were trained beside (modules_to_save, biases, embeddings). Ranks are those of the stored
-matrices. Factors of a stack of experts are in ``expert_adapters``. An adapter whose meaning lies
-elsewhere than in these files is refused.
+scale = alpha / rank or alpha / sqrt(rank) (rank-stabilized), `alpha_pattern`, and whole tensors
+that were also trained (modules_to_save, biases, embeddings). Ranks are those of the stored
+matrices. Factors of a stack of experts are in ``expert_adapters``. An adapter that these files do
+not fully describe is refused.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _FACTOR = re.compile(
 )
 _TOKENS = ".token_adapter.trainable_tokens_delta"
 PREFIX = "base_model.model."
-"""How peft's names begin."""
+"""Prefix of peft's names."""
 _NESTED_LAYER = re.compile(r"(\.base_layer)+$")
 _INNER = re.compile(r"\.(base_layer|modules_to_save|original_module)(\.default)?(?=\.)")
 _MERGE = "merge it into its base with peft first (merge_and_unload, then save_pretrained)"
 _NESTED = re.compile(r"\)[*+{?]")
 MOST_ALPHA = 1e30
 MOST_FETCHED = 64_000_000
-"""Bytes of the factors of a stack that are read from afar to tell the norms of their update."""
+"""Largest factors of a stack that are fetched to show the norms of their update, in bytes."""
 MOST_NAME = 300
-"""Characters of a module that patterns are matched with: an untrusted one may take their cube."""
+"""Longest module name for patterns: an untrusted pattern may take cubic time."""
 _UNREAD = (
     "lora_bias",
     "use_qalora",
@@ -99,7 +99,7 @@ class Rows(VirtualTensor):
 
 
 def rank_of(tensor: TensorInfo) -> int | None:
-    """Return the rank of the update of an adapter's tensor, also of its part in another layout."""
+    """Return the rank of an adapter's update of a tensor, also in another layout."""
     virtual = tensor.virtual
     while isinstance(virtual, Run | TransposedStack):
         virtual = virtual.of.virtual
@@ -111,11 +111,11 @@ def apply_adapter(
 ) -> Checkpoint:
     """Return an adapter applied to its base; config: its adapter_config.json.
 
-    Matrices that it changed are float32 (``LowRank``), tensors that were trained whole are as they
-    are stored, all others the base's. Where it changed experts that the base stores one by one,
-    their layer is in stacks.
+    Matrices that it changed are float32 (``LowRank``), tensors that were trained whole are in
+    their stored dtype, all others are the base's. Where it changed experts that the base stores
+    one by one, their layer is in stacks.
 
-    packing: in which order the columns of experts are where the config does not say.
+    packing: order of the columns of experts if the config does not have it.
 
     Raises: CompatibilityError for an adapter of another base, of a kind that is not read, that does
     not fit the base's tensors, or of experts with an unknown packing.
@@ -142,7 +142,7 @@ def _overlay_adapter(
             problems.append(made)
         else:
             tensors[made.name] = made
-    # An embedding may be saved whole beside its factors, which then go on top of it.
+    # An embedding may be saved whole beside its factors, which are then applied to it.
     for nested, parts in factors.items():
         module = _NESTED_LAYER.sub("", nested)
         if (weight := tensors.get(f"{module}.weight")) is not None:
@@ -157,7 +157,7 @@ def _overlay_adapter(
     if problems or not factors:
         raise CompatibilityError(
             f"{agent.at} is not an adapter of this base: "
-            f"{shown_list(problems) or 'it has no lora_A and lora_B'}. Choose the base that it was "
+            f"{shown_list(problems) or 'lora_A and lora_B are missing'}. Choose the base it was "
             f"trained from ({printable(config.get('base_model_name_or_path') or 'not named')}). If "
             f"this is it, {_MERGE}."
         )
@@ -170,7 +170,7 @@ def _whole_or_rows(
     below: Mapping[str, TensorInfo],
     config: Mapping[str, Any],
 ) -> TensorInfo | str:
-    """Return a tensor that was trained whole, or a matrix with the rows that were; or why not."""
+    """Return a tensor that was trained whole, or a matrix with trained rows; or the reason."""
     module = name.removesuffix(_TOKENS)
     if module == name:
         known = f"tensor {quoted(name)} is not in the base"
@@ -200,7 +200,7 @@ def _whole_or_rows(
 
 
 def _check_patterns(config: Mapping[str, Any], at: str) -> None:
-    """Refuse scales that are no numbers, and patterns that could be made never to end."""
+    """Refuse scales that are not numbers, and patterns that may never end."""
     given = config.get("alpha_pattern") or {}
     patterns = given if isinstance(given, dict) else {"": "not an object"}
     values = [config.get("lora_alpha", 8), *patterns.values()]
@@ -261,7 +261,7 @@ def _build_update(
     weight: TensorInfo,
     config: Mapping[str, Any],
 ) -> TensorInfo | str:
-    """Return a module's weight with its update, or why there is none."""
+    """Return a module's weight with its update, or the reason why not."""
     is_embedding = "embedding_A" in parts
     a, b = (parts.get(f"{'embedding_' * is_embedding}{side}") for side in "AB")
     magnitude = parts.get("magnitude_vector")
@@ -284,7 +284,7 @@ def _build_update(
         return f"{quoted(module)} is DoRA on a layer that is not linear"
     if bool(use_dora := config.get("use_dora")) != (magnitude is not None):
         which = "no" if magnitude is None else "a"
-        config_text = f"its config says use_dora {use_dora}"
+        config_text = f"its config has use_dora {use_dora}"
         return f"{quoted(module)} has {which} magnitude_vector, and {config_text}"
     scale = _scale(module, a.shape[0], config)
     if isinstance(scale, str):
@@ -301,7 +301,7 @@ def _made_stack(
     config: Mapping[str, Any],
     packing: Packing,
 ) -> TensorInfo | str:
-    """Return a stack of experts with its update, or why there is none.
+    """Return a stack of experts with its update, or the reason why not.
 
     Raises: CompatibilityError where the order of the columns is not known.
     """
@@ -320,8 +320,8 @@ def _made_stack(
     if order == "ask" and is_ambiguous(made):
         norms = norms_text(made, grouped, _reader_of(agent, *parts.values()))
         raise CompatibilityError(
-            f"{agent.at} holds a LoRA on stacked experts, and its files do not say how lora_B "
-            f"orders their columns.{norms} To read it, {PACKING_WORDS}. For this agent alone: "
+            f"{agent.at} holds a LoRA on stacked experts, and its files do not define the order "
+            f"of lora_B's columns.{norms} To read it, {PACKING_WORDS}. For this agent alone: "
             f"experts_packing: {{{agent.name}: ORDER}} in a recipe, or --experts-packing "
             f"{agent.name}=ORDER."
         )
@@ -330,7 +330,7 @@ def _made_stack(
 
 
 def _reader_of(agent: Checkpoint, *factors: TensorInfo) -> Read | None:
-    """Return what reads elements of factors as float32, also from afar where they are few."""
+    """Return a reader of factors' elements as float32, remote ones only if they are small."""
     size = sum(factor.nbytes for factor in factors)
     if not agent.is_local and (not agent.remote or size > MOST_FETCHED):
         return None
@@ -348,7 +348,7 @@ def _reader_of(agent: Checkpoint, *factors: TensorInfo) -> Read | None:
 
 
 def _scale(module: str, rank: int, config: Mapping[str, Any]) -> float | str:
-    """Return what a module's update is multiplied by, or why that is not known."""
+    """Return the factor on a module's update, or why it is unknown."""
     if config.get("alpha_pattern") and len(module) > MOST_NAME:
         return f"{quoted(module)} is too long a name for an alpha_pattern"
     alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", 8))
@@ -356,7 +356,7 @@ def _scale(module: str, rank: int, config: Mapping[str, Any]) -> float | str:
 
 
 def _by_pattern(patterns: object, module: str, default: Any) -> Any:
-    """Return what a pattern gives a module, as peft matches them: whole names, or their ends."""
+    """Return a pattern's value for a module, matched as in peft: whole names, or their ends."""
     for pattern, value in patterns.items() if isinstance(patterns, dict) else ():
         try:
             if re.fullmatch(rf"(.*\.)?({pattern})", module):

@@ -1,7 +1,7 @@
-"""Deltas: files of the elements that an agent changed, laid over the base as they are read.
+"""Deltas: files of the elements that an agent changed, applied to the base when read.
 
-They have the layout of TRL's weight synchronisation: for each changed tensor `NAME.indices`, flat
-and rising (int32, int64 for larger tensors), and `NAME.values`, the agent's own elements.
+They have the layout of TRL's weight synchronization: for each changed tensor `NAME.indices`, flat
+and ascending (int32, int64 for larger tensors), and `NAME.values`, the agent's own elements.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ram_studio.errors import CheckpointError, CompatibilityError
 
 @dataclass(frozen=True, slots=True)
 class Sparse(VirtualTensor):
-    """base with other elements at some places.
+    """base with other elements at some indices.
 
     Attributes:
         base: of any dtype; the virtual tensor has it too.
-        indices: flat places, I32 or I64, rising.
+        indices: flat indices, I32 or I64, ascending.
         values: the elements there, in the base's dtype.
     """
 
@@ -43,7 +43,7 @@ class Sparse(VirtualTensor):
     ) -> None:
         """Fill a buffer with the base's bytes and the changed elements among them.
 
-        The places are found by bisection in the file: no more of it is read than is needed.
+        The indices are found by bisection in the file, so only the needed part of it is read.
         """
         reader.read_into(self.base, byte_start, buffer)
         width = self.base.nbytes // max(1, self.base.numel)
@@ -60,7 +60,7 @@ class Sparse(VirtualTensor):
             for end in (start, stop)
         )
         at = places(first, last - first).astype(np.int64) - start
-        # Each place is looked at by one of the blocks, so that none is left out in silence.
+        # One of the blocks checks each index, so that none is silently left out.
         if (
             (at < 0).any()
             or (at >= stop - start).any()
@@ -80,11 +80,11 @@ class Sparse(VirtualTensor):
 
 
 CONTENT = "base_content"
-"""Key of a delta's metadata: what its base holds, however it is cut into files."""
+"""Key of a delta's metadata: hash of its base's content, for any sharding."""
 
 
 UNCHANGED = "unchanged"
-"""The one tensor, without elements, of the delta of an agent that equals its base."""
+"""The only tensor, without elements, in the delta of an agent that equals its base."""
 
 
 def content_of(tensors: Mapping[str, str]) -> str:
@@ -94,7 +94,7 @@ def content_of(tensors: Mapping[str, str]) -> str:
 
 
 def _fingerprint(base: Checkpoint) -> str | None:
-    """Return the fingerprint that a base has on a disk; None where only headers may be read."""
+    """Return a base's fingerprint of local files; None where only headers may be read."""
     if not base.fingerprint.startswith(HUB_FINGERPRINT):
         return base.fingerprint
     if not base.remote:
@@ -104,7 +104,7 @@ def _fingerprint(base: Checkpoint) -> str | None:
 
 
 def _same_content(delta: Mapping[str, str], base: Checkpoint) -> bool:
-    """Say whether a base in other files holds what a delta was made from; reads all of it."""
+    """Return whether a base in other files has the content that a delta needs; reads all of it."""
     if CONTENT not in delta or any(t.virtual is not None for t in base.tensors.values()):
         return False
     found = {n: hash_tensor(t, base.remote) for n, t in base.tensors.items()}
@@ -112,7 +112,7 @@ def _same_content(delta: Mapping[str, str], base: Checkpoint) -> bool:
 
 
 def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint) -> Checkpoint:
-    """Return the agent that a delta is of, its elements laid over the base's (``Sparse``).
+    """Return the agent of a delta: its elements replace the base's (``Sparse``).
 
     delta: its metadata. Raises: CompatibilityError for a delta of another base, or a damaged one.
     """

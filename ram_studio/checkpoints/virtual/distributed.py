@@ -1,8 +1,8 @@
-"""torch's distributed checkpoints (DCP) with safetensors shards: boxes of tensors, put together.
+"""torch's distributed checkpoints (DCP) with safetensors shards: tensors joined from boxes.
 
-``HuggingFaceStorageWriter(save_distributed=True)`` writes files of its own for each rank. They hold
-boxes of tensors, and a header's DCP_SHARDING_INFO says where in the whole tensor each begins; the
-whole is as large as its boxes reach. No pickle is there to be read.
+``HuggingFaceStorageWriter(save_distributed=True)`` writes separate files for each rank. They hold
+boxes of tensors, and a header's DCP_SHARDING_INFO has the offsets of each in the whole tensor; the
+end of the last box is the size of the whole. They contain no pickle.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _OFFSETS = "saved_offsets"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A tensor that lies as a box in a larger one.
+    """A tensor that is a box of a larger one.
 
     Attributes:
         part: its elements, in the order of the box.
-        offsets: where the box begins along each dimension of the larger tensor.
-        shape: of the box, with as many dimensions as the larger tensor has.
+        offsets: start of the box along each dimension of the larger tensor.
+        shape: of the box, with the larger tensor's number of dimensions.
     """
 
     part: TensorInfo
@@ -44,7 +44,7 @@ class Box:
     shape: tuple[int, ...]
 
     def rows(self, lead: tuple[int, ...], first: int, last: int) -> tuple[np.ndarray, int]:
-        """Return which rows first ... last - 1 of the larger tensor lie in the box.
+        """Return which rows first ... last - 1 of the larger tensor are in the box.
 
         lead: the larger tensor's shape without its columns. Rows follow one another in the box; the
         second value is the number there of the first of them.
@@ -69,12 +69,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Boxes(VirtualTensor):
-    """A tensor that lies in boxes: they fill it, none overlaps another, all are of its dtype."""
+    """A tensor of boxes: they fill it without overlap, and all have its dtype."""
 
     boxes: tuple[Box, ...]
 
     def parts(self) -> Iterator[TensorInfo]:
-        """Yield the tensors that it is made of."""
+        """Yield the tensors that it is joined from."""
         return (box.part for box in self.boxes)
 
     def read_into(
@@ -82,8 +82,8 @@ class Boxes(VirtualTensor):
     ) -> None:
         """Fill a buffer with bytes of the tensor.
 
-        Each box is a run of consecutive rows of its own: of a box as wide as the tensor the bytes
-        are read where they belong; of narrower ones the rows that are needed, whole.
+        Each box has consecutive rows: the bytes of a box as wide as the tensor are read directly
+        into the buffer; of narrower boxes, the needed rows are read whole.
         """
         width = tensor.element_bytes
         start, stop = byte_start // width, (byte_start + len(buffer)) // width
@@ -117,7 +117,7 @@ class Boxes(VirtualTensor):
 def collect_boxes(files: Files, headers: Sequence[Header]) -> dict[str, TensorInfo]:
     """Return the tensors of a distributed checkpoint by name, those in several boxes as ``Boxes``.
 
-    Raises: CheckpointError when a header does not say where its boxes lie, or when the boxes of a
+    Raises: CheckpointError when a header lacks the offsets of its boxes, or when the boxes of a
     tensor leave a hole, overlap, or differ in dtype, or in content at the same place.
     """
     paths = (header.path for header in headers)
@@ -136,7 +136,7 @@ def collect_boxes(files: Files, headers: Sequence[Header]) -> dict[str, TensorIn
 
 
 def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
-    """Return where each of a file's tensors begins in the whole one, in the header's order."""
+    """Return the offsets of each of a file's tensors in the whole one, in the header's order."""
     at = f"{who}{printable(header.path)}"
     try:
         sharding: Any = json.loads(header.metadata.get(SHARDING_INFO, "null"))
@@ -153,8 +153,8 @@ def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
         ):
             raise CheckpointError(
                 f"{at} is named like a part of a torch distributed checkpoint (DCP), but its "
-                f"header does not say in {SHARDING_INFO} where {quoted(tensor.name)} lies; save "
-                "the checkpoint again, or put it together with consolidate_safetensors_files."
+                f"header has no offsets of {quoted(tensor.name)} in {SHARDING_INFO}; save "
+                "the checkpoint again, or join it with consolidate_safetensors_files."
             )
         found.append(tuple(offsets))
     return found
@@ -163,7 +163,7 @@ def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
 def join_boxes(boxes: list[Box], at: str, remote: Remote = MappingProxyType({})) -> TensorInfo:
     """Return the tensor of some boxes, which must be a grid without holes.
 
-    What all ranks hold may be stored by several of them, with the same bytes. at: starts messages.
+    A replicated box may be stored by several ranks, with the same bytes. at: starts messages.
     Raises: CheckpointError, as `collect_boxes`.
     """
     places: dict[object, Box] = {}
@@ -199,7 +199,7 @@ def join_boxes(boxes: list[Box], at: str, remote: Remote = MappingProxyType({}))
     ):
         raise CheckpointError(
             f"{at} of shape {list(shape)} is not complete in the {plural(len(boxes), 'part')} that "
-            "are here; copy the files of all ranks of one save, and nothing else."
+            "were found; copy the files of all ranks of one save, and nothing else."
         )
     if len(boxes) == 1:
         return first

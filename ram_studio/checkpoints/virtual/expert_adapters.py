@@ -1,14 +1,14 @@
 """LoRA on a stack of experts (peft's `target_parameters`), applied as it is read.
 
-peft stores the factors of all E experts in two matrices: lora_A (E * rank, in) has the rows of one
-expert after those of another; lora_B (out, E * rank) has its columns in one of two orders:
+peft stores the factors of all E experts in two matrices: lora_A (E * rank, in) has the rows expert
+by expert; lora_B (out, E * rank) has its columns in one of two orders:
 
     rank-major    column k is of expert k % E, as peft, vLLM and others read it
     expert-major  column k is of expert k // rank, as Unsloth trained until September 2026
 
 Both orders have the same shape, and the wrong one gives every expert another's columns. Unsloth
 writes the order into adapter_config.json since then (`lora_B_layout`, see
-https://github.com/unslothai/unsloth-zoo/pull/1232 and /1269); of other files the user is asked.
+https://github.com/unslothai/unsloth-zoo/pull/1232 and /1269); for other files the user chooses.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from ram_studio.checkpoints.virtual.low_rank import LowRank, Read
 
 Packing = Literal["ask", "rank-major", "expert-major"]
 Packings = Packing | Mapping[str, Packing]
-"""One for all agents, or by agent; those left out are asked."""
+"""One for all agents, or by agent; for the others an error asks for it."""
 
 PACKING_WORDS = (
     "set experts_packing: rank-major for one trained with peft, expert-major for one trained with "
     "Unsloth before September 2026"
 )
-"""How the message names the option."""
+"""Wording of the option in messages."""
 
 _MARKER = "lora_B_layout"
 _MARKED: dict[str, Packing] = {"rank_major": "rank-major", "grouped_by_expert": "expert-major"}
 
 
-def packing_of(config: Mapping[str, Any], asked: Packing) -> Packing:
-    """Return in which order an adapter's columns are: what its config says, else what is asked."""
-    return _MARKED.get(str(config.get(_MARKER)), asked)
+def packing_of(config: Mapping[str, Any], requested: Packing) -> Packing:
+    """Return the order of an adapter's columns: from its config, else as requested."""
+    return _MARKED.get(str(config.get(_MARKER)), requested)
 
 
-def packing_for(asked: Packings, agent: str) -> Packing:
-    """Return what was asked for one agent."""
-    return asked if isinstance(asked, str) else asked.get(agent, "ask")
+def packing_for(requested: Packings, agent: str) -> Packing:
+    """Return the requested packing for one agent."""
+    return requested if isinstance(requested, str) else requested.get(agent, "ask")
 
 
 def is_ambiguous(made: LowRank) -> bool:
-    """Say whether the two orders differ for a stack."""
+    """Return whether the two orders differ for a stack."""
     return made.experts > 1 and made.rank > 1
 
 
 def norms_text(stack: LowRank, other: LowRank, read: Read | None) -> str:
-    """Return what the update of a stack is in either order: its norm, and untouched experts.
+    """Return a text on a stack's update in either order: its norm, and unchanged experts.
 
-    stack: rank-major; other: the same, expert-major; read: None where nothing can be read yet.
+    stack: rank-major; other: the same, expert-major; read: None where factors cannot be read.
     """
     if read is None:
         return ""
@@ -67,7 +67,7 @@ def norms_text(stack: LowRank, other: LowRank, read: Read | None) -> str:
         still = sum(norm == 0 for norm in norms)
         texts.append(
             f"{name} it has norm {one.scale * math.sqrt(sum(norms)):.4g} and leaves {still} of "
-            f"{one.experts} experts as they are"
+            f"{one.experts} experts unchanged"
         )
     return f" Update of {quoted(stack.base.name)}: {'; '.join(texts)}."
 
@@ -78,7 +78,7 @@ def make_stack(
     below: Mapping[str, TensorInfo],
     targets: object,
 ) -> LowRank | str:
-    """Return which tensor of a module its factors are of, rank-major and of scale 1, or why none.
+    """Return the module's stack that its factors fit, rank-major, scale 1, or why none does.
 
     Args:
         module: without `.base_layer`, under which peft nests the factors of several parameters.
@@ -121,7 +121,10 @@ def _fits(base: TensorInfo, a: TensorInfo, b: TensorInfo, turned: bool) -> bool:
 
 
 def _is_turned(stack: TensorInfo, below: Mapping[str, TensorInfo]) -> bool | None:
-    """Say by the other matrix of the layer which way round a stack of squares is; None: unknown."""
+    """Return whether a stack of square matrices is transposed, by the layer's other matrix.
+
+    None where unknown.
+    """
     pair = {"gate_up_proj": stack, "down_proj": stack}
     for own, other in (("gate_up_proj", "down_proj"), ("down_proj", "gate_up_proj")):
         if own in stack.name:

@@ -1,13 +1,13 @@
-"""Experts in one layout against experts in another, by header: an agent as its base has them.
+"""Matches experts in different layouts, by headers: reads an agent in its base's layout.
 
 Libraries store a layer's experts one by one, (out, in) as every linear layer,
 
     NAME.experts.0.gate_proj.weight  up_proj  down_proj      (Mixtral: w1  w3  w2)
 
 or as stacks, NAME.experts.gate_up_proj (experts, 2 inner, hidden) with gate above up, and
-NAME.experts.down_proj (experts, hidden, inner); some turn both matrices (Llama 4, Qwen3-VL), and an
-agent may hold gate above up for each expert apart (NAME.experts.0.gate_up_proj.weight). Which way a
-stack lies is told by its shape and the other matrix's: hidden = inner = 2 inner is no model.
+NAME.experts.down_proj (experts, hidden, inner); some transpose both matrices (Llama 4, Qwen3-VL),
+and an agent may store gate above up for each expert (NAME.experts.0.gate_up_proj.weight). The
+shapes of both matrices show whether they are transposed: hidden = inner = 2 inner is impossible.
 gpt-oss interleaves gate and up and is read in its own layout only.
 """
 
@@ -51,18 +51,18 @@ class Run(VirtualTensor):
 
 @dataclass(frozen=True, slots=True)
 class TransposedStack(VirtualTensor):
-    """Each matrix of a stack turned: (..., columns, rows) of `of` as (..., rows, columns)."""
+    """Each matrix of a stack transposed: (..., columns, rows) of `of` as (..., rows, columns)."""
 
     of: TensorInfo
 
     def elements(
         self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
     ) -> np.ndarray:
-        """Return elements [start, start + count); a matrix is turned once and held in use."""
+        """Return elements [start, start + count); a matrix is transposed once and cached."""
         rows, columns = self.of.shape[-2:]
         dtype = np.dtype(f"u{tensor.element_bytes}")
         nbytes = rows * columns * dtype.itemsize
-        # What it is made of may be long: its name says enough within a pass.
+        # Its inputs may be many: its name is unique within a pass.
         key = replace(self.of, virtual=None)
 
         def transpose_matrix(number: int) -> np.ndarray:
@@ -90,7 +90,7 @@ def from_matrices(
 
 @dataclass
 class _Layer:
-    """The experts of one layer, in whichever layout. Names, not tensors, of a checkpoint.
+    """The experts of one layer, in any layout, as names of a checkpoint's tensors.
 
     single: by expert and part (gate, up, down); stack: gate_up_proj and down_proj.
     """
@@ -114,9 +114,9 @@ class _Layer:
 
 
 def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Finding | None]:
-    """Return an agent with its experts stored as the base's, and a note where they were not.
+    """Return an agent with its experts in the base's layout, and a note where they were not.
 
-    Layers that cannot be matched stay as they are, for the fit check to name.
+    Layers that cannot be matched stay unchanged; the fit check reports them.
     """
     if any(c.config.get("model_type") in _INTERLEAVED for c in (base, agent)):
         return agent, None
@@ -134,7 +134,7 @@ def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Findi
         return agent, None
     text = (
         f"{agent.who}experts of {plural(changed, 'layer')} are stored in another layout than "
-        "the base's; they are read as the base has them."
+        "the base's; they are read in the base's layout."
     )
     note = Finding("sources", text, (agent.name,), level="note")
     return replace(agent, tensors=tensors), note
@@ -143,7 +143,7 @@ def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Findi
 def _split_fused(
     base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo]:
-    """Return an agent's tensors, gate and up of an expert apart where the base has no such pair."""
+    """Return an agent's tensors, with an expert's gate and up split if the base's are."""
     tensors = dict(agent)
     for name, pair in agent.items():
         match = _PAIR.fullmatch(name)
@@ -172,7 +172,7 @@ def _layers(tensors: Mapping[str, TensorInfo]) -> dict[str, _Layer]:
 def _match_layer(
     ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo] | None:
-    """Return a layer's experts by the base's names, None where they are alike or do not fit."""
+    """Return a layer's experts by the base's names, None where they are equal or do not fit."""
     if ours.is_single and theirs.is_stacked:
         return _split_stacks(ours, theirs, base, agent)
     stacks: dict[str, TensorInfo] | None = None
@@ -188,13 +188,13 @@ def _match_layer(
     )
     if is_turned is None or (theirs.is_stacked and not is_turned):
         return None
-    # Renamed first: a turned matrix is held by the name of what it is made of.
+    # Renamed first: a transposed matrix is cached by the name of its source.
     made = {ours.stack[part]: stack.renamed(ours.stack[part]) for part, stack in stacks.items()}
     return {name: _turn(stack) for name, stack in made.items()} if is_turned else made
 
 
 def _plain_stacks(layer: _Layer, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo] | None:
-    """Return gate_up_proj and down_proj of single experts, None where these are not alike."""
+    """Return gate_up_proj and down_proj of single experts, None where their shapes differ."""
     parts = [tensors[layer.single[key]] for key in sorted(layer.single)]
     gate, up, down = parts[:3]
     is_alike = all(
@@ -220,9 +220,9 @@ def _plain_stacks(layer: _Layer, tensors: Mapping[str, TensorInfo]) -> dict[str,
 
 
 def as_stacks(tensors: Mapping[str, TensorInfo], stem: str) -> dict[str, TensorInfo] | None:
-    """Return a model's tensors with the single experts of one layer as stacks, as libraries run it.
+    """Return a model's tensors with the single experts of one layer stacked, as libraries do.
 
-    stem: what the names of the layer's experts begin with. None where it has no single experts.
+    stem: prefix of the names of the layer's experts. None where it has no single experts.
     """
     layer = _layers({n: t for n, t in tensors.items() if n.startswith(f"{stem}.")}).get(stem)
     if layer is None or not layer.is_single:
@@ -262,7 +262,7 @@ def _split_stacks(
 def _is_turned(
     found: Mapping[str, tuple[int, ...]], plain: Mapping[str, tuple[int, ...]]
 ) -> bool | None:
-    """Say whether all stacks lie the other way round; None where they fit neither way."""
+    """Return whether all stacks are transposed; None where they fit neither way."""
     if all(found[part] == shape for part, shape in plain.items()):
         return False
     are_turned = all(

@@ -15,10 +15,10 @@ from ram_studio.checkpoints.read.tensors import (
 )
 
 GROUP_ELEMENTS = 1 << 16
-"""About so many elements are computed together."""
+"""Approximate number of elements that are computed together."""
 
 Read = Callable[[TensorInfo, int, int], np.ndarray]
-"""What returns elements [start, start + count) of a stored tensor as float32."""
+"""Returns elements [start, start + count) of a stored tensor as float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class LowRank(VirtualTensor):
         base: (rows, columns), or (experts, rows, columns).
         left: lora_B, (out, experts * rank).
         right: lora_A, (experts * rank, in).
-        scale: lora_alpha / rank, or / sqrt(rank) for rank-stabilised adapters.
+        scale: lora_alpha / rank, or / sqrt(rank) for rank-stabilized adapters.
         is_turned: a matrix of the base is (in, out), not (out, in): embeddings, GPT-2's layers.
-        is_expert_major: in which order lora_B's columns are, see ``expert_adapters``.
+        is_expert_major: order of lora_B's columns, see ``expert_adapters``.
         magnitude: of DoRA, (rows,): each row gets this length; None for plain LoRA.
     """
 
@@ -45,14 +45,14 @@ class LowRank(VirtualTensor):
 
     @property
     def experts(self) -> int:
-        """How many matrices the base holds."""
+        """Number of the base's matrices."""
         return self.base.shape[0] if len(self.base.shape) == 3 else 1
 
     @property
     def rank(self) -> int:
         return self.right.shape[0] // self.experts
 
-    @np.errstate(over="ignore", invalid="ignore")  # told as tensors that are not finite
+    @np.errstate(over="ignore", invalid="ignore")  # reported as non-finite tensors
     def elements(
         self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
     ) -> np.ndarray:
@@ -80,7 +80,7 @@ class LowRank(VirtualTensor):
     ) -> np.ndarray:
         """Return rows of a matrix from row `first` on with their update, as float32."""
         if self.magnitude is None:
-            # An update of exactly nothing leaves the base as it is, also where it is -0.0.
+            # An update of exactly 0 leaves the base unchanged, also where it is -0.0.
             return np.where(update != 0, base + update, base).astype(np.float32)
         made = base + update
         lengths = np.sqrt((made * made).sum(1))
@@ -91,7 +91,7 @@ class LowRank(VirtualTensor):
     def factors(self, read: Read, expert: int, cache: TensorCache) -> tuple[np.ndarray, np.ndarray]:
         """Return B (out, rank) and A (rank, in) of an expert in float64.
 
-        cache: holds A between calls, and all of lora_B, of which every expert has single columns.
+        cache: stores A between calls, and all of lora_B, where every expert has single columns.
         """
         rank, (_, wide) = self.rank, self.right.shape
 

@@ -1,6 +1,6 @@
-"""Quantized checkpoints: fp8 and mxfp4 are read as the bfloat16 they stand for, others refused.
+"""Quantized checkpoints: fp8 and mxfp4 are dequantized to bfloat16, others are refused.
 
-What a code stands for depends on a scale stored beside it, so codes themselves are never compared.
+The value of a code depends on a scale stored beside it, so codes themselves are never compared.
 Layouts: DeepSeek's and Qwen's fp8 (`NAME_scale_inv`, blocks of `weight_block_size`), fp8 by tensor
 or by row (`NAME_scale`: fbgemm, compressed-tensors, modelopt), gpt-oss (`NAME_blocks`,
 `NAME_scales`). Formats: OCP 8-bit floating point (E4M3 without infinities, E5M2) and OCP
@@ -45,7 +45,7 @@ _OTHERS = (
     (re.compile(r"\.weight_packed$"), "compressed-tensors, 4 bits"),
     (re.compile(r"\.weight_scale_2$"), "NVFP4"),
 )
-"""Tensors that only kinds of quantization have that are not read."""
+"""Tensors of unsupported kinds of quantization."""
 _ADVICE = "Its codes cannot be compared as weights. Merge the checkpoint it was quantized from."
 
 
@@ -75,7 +75,7 @@ class ScaledCodes(VirtualTensor):
 
     Attributes:
         codes: F8_E4M3 or F8_E5M2, of the virtual tensor's shape.
-        scale: of as many dimensions as `codes` once `scale_shape` is put on it.
+        scale: reshaped to `scale_shape`, which has the dimensions of `codes`.
         scale_shape: number of blocks along each dimension.
         block: elements of a block along each dimension; the last block may be cut short.
     """
@@ -103,7 +103,7 @@ class ScaledCodes(VirtualTensor):
             of_rows = scale[None]
         wide = np.repeat(of_rows, block[-1], axis=1)[:, :columns].reshape(-1)
         offset = start - first * columns
-        with np.errstate(over="ignore", invalid="ignore"):  # told as tensors that are not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # reported as non-finite tensors
             return rounding.store(values * wide[offset : offset + count], "BF16")
 
     def _scales(self, reader: TensorReader) -> np.ndarray:
@@ -115,13 +115,13 @@ class ScaledCodes(VirtualTensor):
 
 @dataclass(frozen=True, slots=True)
 class Microscaled(VirtualTensor):
-    """MXFP4 (OCP Microscaling): 4-bit codes, two a byte, and a power of two for each 32 of them.
+    """MXFP4 (OCP Microscaling): 4-bit codes, two per byte, and a power of two for each 32 codes.
 
     Attributes:
         blocks: U8, (matrices, columns, groups, 16): the low half of a byte is the earlier element.
         scales: U8, (matrices, columns, groups): the exponent plus 127.
 
-    The virtual tensor is (matrices, groups * 32, columns): transposed, as transformers holds it.
+    The virtual tensor is (matrices, groups * 32, columns): transposed, as in transformers.
     """
 
     blocks: TensorInfo
@@ -133,7 +133,7 @@ class Microscaled(VirtualTensor):
         """Return elements [start, start + count) as bfloat16 bit patterns (uint16).
 
         A run of elements of the transposed matrix needs all of its rows, so a matrix is decoded
-        once and held while it is in use.
+        once and cached.
         """
         _, columns, groups, _ = self.blocks.shape
         return from_matrices(
@@ -154,7 +154,7 @@ class Microscaled(VirtualTensor):
         scale = _power(reader.stored(self.scales, number * count, count))
         scale = scale.reshape(columns, groups, 1)
         step = max(1, _GROUP_ELEMENTS // (groups * 32))
-        for row in range(0, columns, step):  # some at a time: float32 takes eight times the room
+        for row in range(0, columns, step):  # in steps: float32 takes eight times the memory
             part = slice(row, row + step)
             halves = np.stack([packed[part] & 15, packed[part] >> 4], axis=-1)
             values = _FP4[halves.reshape(-1, groups, 32)] * scale[part]
@@ -169,10 +169,9 @@ def _power(exponents: np.ndarray) -> np.ndarray:
 
 
 def decode_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with fp8 and mxfp4 tensors as bfloat16; any other as it is.
+    """Return a checkpoint with fp8 and mxfp4 tensors as bfloat16; any other unchanged.
 
-    Scales become part of the tensors they belong to, and its config says no longer that it is
-    quantized.
+    Scales become part of their tensors, and the quantization is removed from its config.
 
     Raises: CompatibilityError for other kinds of quantization, by name, and for codes whose scales
     are missing or do not fit.
@@ -223,7 +222,7 @@ def decode_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def decoded_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
-    """Return what to know of checkpoints whose numbers are stored as codes."""
+    """Return findings on quantized checkpoints."""
     of_base = _kinds(base)
     found = []
     for checkpoint in (base, *agents):
@@ -235,7 +234,7 @@ def decoded_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Fin
         )
         text = (
             f"{checkpoint.who}{plural(count, 'tensor')} stored in {' and '.join(kinds)}, "
-            "read as the bfloat16 they stand for."
+            "dequantized to bfloat16."
         )
         if checkpoint.name != BASE_NAME:
             text += (
@@ -248,7 +247,7 @@ def decoded_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Fin
             text += (
                 " Agents are stored differently, so they differ from it by quantization error, "
                 "not only by training. Give the bfloat16 model that the base was "
-                "made from, if there is one."
+                "made from, if available."
             )
         names = () if checkpoint.name == BASE_NAME else (checkpoint.name,)
         found.append(Finding("dtype", text, names))
@@ -262,7 +261,7 @@ def _kinds(checkpoint: Checkpoint) -> list[str]:
 
 
 def _quantization_name(config: Mapping[str, Any]) -> str | None:
-    """Return how a config names its quantization, None where it names none."""
+    """Return the name of a config's quantization, None without one."""
     settings = config.get(QUANTIZATION)
     if not settings:
         return None
@@ -279,7 +278,7 @@ def _refuse(at: str, what: str) -> None:
 def _decode_fp8(
     codes: TensorInfo, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]
 ) -> TensorInfo | str | None:
-    """Return what fp8 codes stand for, or why that is not known; None without any scale."""
+    """Return the tensor of fp8 codes, or why they cannot be decoded; None without any scale."""
     scale = _scale_of(codes.name, tensors)
     if scale is None:
         return None
@@ -299,7 +298,7 @@ def _scale_of(codes: str, tensors: Mapping[str, TensorInfo]) -> TensorInfo | Non
 
 
 def _scale_shape(codes: tuple[int, ...], scale: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return a scale's shape with as many dimensions as the codes have."""
+    """Return a scale's shape with the codes' number of dimensions."""
     if all(n == 1 for n in scale):
         return (1,) * len(codes)
     if len(scale) == len(codes):
@@ -318,7 +317,7 @@ def _block(
     if not all(type(size) is int and size > 0 for size in sizes):
         return None
     block = []
-    # Sizes are of the last two dimensions; matrices of a stack have scales of their own.
+    # Sizes are of the last two dimensions; matrices of a stack have separate scales.
     for place, (n, count) in enumerate(zip(codes, counts, strict=True), start=2 - len(codes)):
         size = min(sizes[place], max(1, n)) if place >= 0 else 1
         fitting = {1: max(1, n), n: 1, -(-n // size): size}.get(count)
@@ -329,7 +328,7 @@ def _block(
 
 
 def _decode_mxfp4(blocks: TensorInfo, tensors: Mapping[str, TensorInfo]) -> TensorInfo | str:
-    """Return what mxfp4 codes stand for, or why that is not known."""
+    """Return the tensor of mxfp4 codes, or why they cannot be decoded."""
     name = blocks.name.removesuffix("_blocks")
     scales = tensors.get(f"{name}_scales")
     fits = len(blocks.shape) == 4 and blocks.shape[-1] == 16

@@ -1,10 +1,10 @@
-"""What a merge is written to, and the plainest kind: a folder that exists whole or not at all.
+"""Outputs of a merge, and the simplest kind: a folder that exists completely or not at all.
 
-Everything goes into a temporary folder beside the output, whose shards carry a `.partial` suffix
+Everything goes into a temporary folder beside the output, whose shards have a `.partial` suffix
 and which gets its index and config last; finishing flushes all of it to the disk and renames the
 folder. A process killed at any moment leaves nothing that loads as a model (only between the last
 two system calls is the hidden folder already complete), and the next writer for the same output
-removes what it left. The layout is that of `save_pretrained`. Merges in parts: see ``parts``.
+removes the leftovers. The layout is that of `save_pretrained`. Merges in parts: see ``parts``.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 class Output(abc.ABC):
     """The output of a merge; a context manager. Every method raises OutputError where it fails.
 
-    What is written, and found again, as a whole is a unit: everything in a new folder, a part in a
-    folder of parts, a shard at a URL. A unit is there once its receipt is.
+    A unit is written, and found again, as a whole: everything in a new folder, a part in a
+    folder of parts, a shard at a URL. A unit is complete once its receipt exists.
 
     Attributes:
         out: the folder, absolute, or the URL.
-        files: all files that are there, wherever they are by now.
-        is_private: nobody else saw what this process wrote: it need not be read again.
-        uploaded: shards that this process has put there itself, and a store has taken whole.
+        files: all files of the output, also while they are in a temporary folder.
+        is_private: no other process has seen the files: they need not be read again.
+        uploaded: shards that this process has uploaded completely.
     """
 
     out: Path | str
@@ -59,15 +59,15 @@ class Output(abc.ABC):
 
     @abc.abstractmethod
     def __exit__(self, *exception: object) -> None:
-        """Let go of what was not finished."""
+        """Drop unfinished files."""
 
     @abc.abstractmethod
     def check(self, sources: Sequence[Path] = ()) -> None:
-        """Make sure, before any work, that it can be written to; sources: folders that are read."""
+        """Check, before any work, that it can be written to; sources: folders that are read."""
 
     @abc.abstractmethod
     def begin(self, plan: str, *, room: int = 0) -> None:
-        """Make sure that units of a plan may go here.
+        """Check that units of a plan may be written here.
 
         Args: plan: its digest; room: bytes of the small files to come.
         """
@@ -78,7 +78,7 @@ class Output(abc.ABC):
 
     @abc.abstractmethod
     def receipt(self, unit: str) -> bytes | None:
-        """Return a unit's receipt, None where there is none."""
+        """Return a unit's receipt, None if missing."""
 
     @abc.abstractmethod
     def forget(self, unit: str) -> None:
@@ -86,29 +86,29 @@ class Output(abc.ABC):
 
     @abc.abstractmethod
     def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
-        """Return what writes the shards of a unit; sources: folders it must not write into."""
+        """Return the writer of a unit's shards; sources: folders it must not write into."""
 
     @abc.abstractmethod
     def keep(
         self, unit: str, writer: ShardWriter, receipt: bytes, on_wait: Callable[[int], None]
     ) -> None:
-        """Finish a unit whose shards are written in full: put them in place, then the receipt."""
+        """Finish a unit with complete shards: put them in place, then write the receipt."""
 
     @abc.abstractmethod
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
-        """Wait until all that was kept is there; on_wait: told bytes that are, and bytes in all."""
+        """Wait until all finished units are in place; on_wait: gets bytes done and in total."""
 
     @abc.abstractmethod
     def complete(self, files: Mapping[str, bytes]) -> None:
-        """Write the small files, and make a model of it all; may be done again."""
+        """Write the small files, which make it a model; may be repeated."""
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Remove what says that the merge is not finished."""
+        """Remove the marks of an unfinished merge."""
 
 
 class NewFolder(Output):
-    """An output folder that appears whole or not at all, by one rename: one unit, everything."""
+    """An output folder that is created by one rename: a single unit with everything."""
 
     out: Path
     files: Folder
@@ -127,7 +127,7 @@ class NewFolder(Output):
         self._undo.close()
 
     def begin(self, plan: str, *, room: int = 0) -> None:
-        """Take note of the room that the small files need."""
+        """Store the space that the small files need."""
         self._room = room
 
     def check(self, sources: Sequence[Path] = ()) -> None:
@@ -143,7 +143,7 @@ class NewFolder(Output):
         del self._receipts[unit]
 
     def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
-        """Return what writes the shards; sources: folders it must not write into."""
+        """Return the shards' writer; sources: folders it must not write into."""
         nbytes = self._room + sum(shard.file_size for shard in shards)
         reserve = partial(self._reserve, sources, nbytes)
         return ShardWriter(self.out, shards, reserve, receiver=self._receiver)
@@ -153,21 +153,21 @@ class NewFolder(Output):
     ) -> Path:
         check_output(self.out, needed_bytes=0, sources=sources)
         folder = undo.enter_context(reserved(self.out))
-        # Leftovers of a killed run are gone now, and their space is free again.
+        # Leftovers of a killed run are removed now, and their space is free again.
         check_output(self.out, needed_bytes=needed_bytes)
         return folder
 
     def keep(
         self, unit: str, writer: ShardWriter, receipt: bytes, on_wait: Callable[[int], None]
     ) -> None:
-        """Have the shards on the disk, in the folder that will be renamed."""
+        """Flush the shards to the disk, in the folder that will be renamed."""
         with plain_words(f"{printable(self.out)} cannot be completed"):
             writer.place(writer.folder, on_wait)
         self._receipts[unit] = receipt
         self.files, self._undo = Folder(writer.folder), writer.detach()
 
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
-        """Do nothing: what was kept is on the disk."""
+        """Do nothing: finished units are on the disk."""
 
     def complete(self, files: Mapping[str, bytes]) -> None:
         """Write the small files and put the folder in place."""
@@ -183,7 +183,7 @@ def _put_in_place(folder: Path, out: Path, files: Mapping[str, bytes]) -> None:
 
     files: by relative paths without `..`.
 
-    Raises: OutputError when something appeared in the output's place, or the disk fails.
+    Raises: OutputError when another process created the output, or the disk fails.
     """
     for name in files:
         parts = PurePosixPath(name).parts
@@ -203,10 +203,10 @@ def _put_in_place(folder: Path, out: Path, files: Mapping[str, bytes]) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             raise OutputError(
-                f"{printable(out)} was created by somebody else during the merge; choose another "
+                f"{printable(out)} was created by another process during the merge; choose another "
                 "folder and run again. Nothing was left behind."
             ) from error
-    # The checkpoint is whole and in place: all that is lost without this flush is its name, and
+    # The checkpoint is complete and in place: without this flush only its name can be lost, and
     # only if the power fails now. Some file systems refuse to flush folders.
     with contextlib.suppress(OSError):
         flush(out.parent)

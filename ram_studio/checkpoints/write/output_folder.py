@@ -1,8 +1,8 @@
 """Where a merged checkpoint may go: refusals before any work, the lock, leftovers of killed runs.
 
 The output folder appears by one rename of a temporary folder beside it. One lock file beside both,
-held for the whole run, makes sure that two runs never work on the same output, and that a
-temporary folder found while holding it belongs to a run that is dead.
+held for the whole run, ensures that two runs never write to the same output, and that a
+temporary folder found while holding it belongs to a dead run.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from pathlib import Path
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
 from ram_studio.errors import BusyError, OutputError, raise_as
 
-# Room for config, tokenizer, card and provenance beside the shards.
+# Space for config, tokenizer, card and provenance beside the shards.
 SIDECAR_BYTES = 2**20
 
 LONG_NAME_BYTES = 200
-"""Disks allow 255, also of what lies beside an output while it is written."""
+"""Disks allow 255, also for temporary names beside an output."""
 
 NOTHING_LEFT = "Nothing was left behind."
-"""How messages end about an output that is there whole or not at all."""
+"""End of messages about an output that is complete or not written at all."""
 
 
 def check_output(
     out: str | Path, *, needed_bytes: int, sources: Sequence[Path] = (), may_exist: bool = False
 ) -> None:
-    """Make sure that a checkpoint can be written to `out`.
+    """Check that a checkpoint can be written to `out`.
 
     Args:
         out: a folder that does not exist yet, or an empty one.
         needed_bytes: bytes of all files to be written.
-        sources: folders that are read meanwhile; the output must not lie inside one of them.
-        may_exist: whether it may be there already and hold something.
+        sources: folders that are read meanwhile; the output must not be inside one of them.
+        may_exist: whether it may already exist and not be empty.
 
-    Raises: OutputError when it exists, lies inside a source, its parent is not writable, or the
+    Raises: OutputError when it exists, is inside a source, its parent is not writable, or the
     disk is too small (both numbers are in the message). Nothing has been written then.
     """
     out = absolute(out)
@@ -53,7 +53,7 @@ def check_output(
         for source in sources:
             if out.resolve().is_relative_to(source.resolve()):
                 raise OutputError(
-                    f"{printable(out)} lies inside {printable(source)}, which is a source; "
+                    f"{printable(out)} is inside {printable(source)}, which is a source; "
                     "choose a folder outside of it."
                 )
         parent = _writable_parent(out)
@@ -67,7 +67,7 @@ def check_output(
 
 
 def check_file(path: str | Path) -> None:
-    """Make sure that a file can be written to `path`, before the work that makes its content.
+    """Check that a file can be written to `path`, before the work for its content.
 
     Raises: OutputError.
     """
@@ -91,7 +91,7 @@ def _writable_parent(out: Path) -> Path:
 def _folder_above(out: Path) -> Path:
     """Return the closest parent of `out` that exists.
 
-    Raises: NotADirectoryError where that is a file, or a link that leads nowhere.
+    Raises: NotADirectoryError where that is a file, or a broken link.
     """
     found = (parent for parent in out.parents if parent.exists() or parent.is_symlink())
     parent = next(found, out.parents[-1])
@@ -121,21 +121,21 @@ def _refuse_existing(out: Path) -> None:
 def absolute(out: str | Path) -> Path:
     """Return an output as an absolute path; links are not followed.
 
-    Raises: OutputError for the folder of a user that there is not, and for no path at all.
+    Raises: OutputError for the folder of an unknown user, and for an empty or invalid path.
     """
     found = os.path.expanduser(out)
     if not found:
         raise OutputError("The output is an empty path; give the name of a folder or a file.")
     if "\0" in found or found.startswith("~"):
-        what = "no path" if "\0" in found else "in the folder of a user that does not exist"
+        what = "not a path" if "\0" in found else "in the folder of a user that does not exist"
         raise OutputError(f"{printable(out)} is {what}; choose another output.")
     return Path(os.path.abspath(found))
 
 
 def hidden_name(name: str, end: str) -> str:
-    """Return what is called `.NAME.END`, beside an output of that name while it is written.
+    """Return the name `.NAME.END` of a temporary file beside an output while it is written.
 
-    A long name is told by its hash.
+    A long name is replaced by its hash.
     """
     encoded = os.fsencode(name)
     stem = name if len(encoded) <= LONG_NAME_BYTES else hashlib.sha256(encoded).hexdigest()[:32]
@@ -154,7 +154,7 @@ def reserved(out: Path) -> Iterator[Path]:
     Temporary folders that killed runs left for the same output are removed first. Parents of `out`
     are created, and removed again when the block leaves them empty.
 
-    Raises: OutputError when another live run holds the lock, or a folder cannot be made.
+    Raises: OutputError when another live run holds the lock, or a folder cannot be created.
     """
     with contextlib.ExitStack() as undo:
         with plain_words(f"the folder {printable(out.parent)} cannot be prepared"):
@@ -166,13 +166,13 @@ def reserved(out: Path) -> Iterator[Path]:
                 _remove_leftovers(out)
             temporary = out.parent / hidden_name(out.name, f"partial-{secrets.token_hex(8)}")
             temporary.mkdir()
-        # After finishing it has become the output and there is nothing left to remove.
+        # After finishing it has become the output, and this removes nothing.
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         yield temporary
 
 
 def _hold_lock(out: Path, undo: contextlib.ExitStack) -> bool:
-    """Take the lock file beside `out` until `undo` runs; False where the disk knows no locks."""
+    """Take the lock file beside `out` until `undo` runs; False where the disk has no locks."""
     path = out.parent / hidden_name(out.name, "partial-lock")
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -220,12 +220,12 @@ def _remove_leftovers(out: Path) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: str | Path, *, flushed: bool = False, replaces: bool = True) -> Iterator[Path]:
-    """Yield where to write a file, which then appears whole or not at all.
+    """Yield a temporary path for a file, which is then renamed: complete or not at all.
 
-    Args: path: see ``absolute``; flushed: it is on the disk before it appears; replaces: an older
-        one, else one that is there is an error.
+    Args: path: see ``absolute``; flushed: flush it to the disk before the rename; replaces: an
+        existing file, else that is an error.
 
-    Raises: OSError; OutputError for a path that is none.
+    Raises: OSError; OutputError for an invalid path.
     """
     if not Path(path).name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -243,13 +243,13 @@ def whole_file(path: str | Path, *, flushed: bool = False, replaces: bool = True
 
 
 def write_whole(path: str | Path, data: bytes, *, flushed: bool = False) -> None:
-    """Write some bytes as a ``whole_file``, in place of an older one. Raises: as that."""
+    """Write some bytes as a ``whole_file``, replacing an older one. Raises: as that."""
     with whole_file(path, flushed=flushed) as temporary:
         temporary.write_bytes(data)
 
 
 def flush(path: Path) -> None:
-    """Have a file's or folder's content on the disk before going on."""
+    """Flush a file's or folder's content to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -261,7 +261,7 @@ def flush(path: Path) -> None:
 def plain_words(what: str, left: str = NOTHING_LEFT) -> Iterator[None]:
     """Turn an operating system's error into an OutputError.
 
-    Args: what: starts it; left: ends it, saying what is in the output now.
+    Args: what: starts it; left: ends it, with the state of the output.
     """
     try:
         yield

@@ -1,15 +1,15 @@
-"""Outputs of merges in parts: shards under their final names, and beside them what is not finished.
+"""Outputs of merges in parts: shards with their final names, and a folder of unfinished work.
 
-Until the merge is finished there is UNFINISHED, by which nobody takes it for a model:
+Until the merge is finished the folder UNFINISHED exists, so that it is not read as a model:
 
-    OUT/model-00001-of-00003.safetensors     a shard, whole
-    OUT/.ram-studio-parts/plan-<digest>      whose parts these are
-    OUT/.ram-studio-parts/UNIT.receipt       what the unit wrote: it is merged once this is there
+    OUT/model-00001-of-00003.safetensors     a complete shard
+    OUT/.ram-studio-parts/plan-<digest>      mark of the plan
+    OUT/.ram-studio-parts/UNIT.receipt       record of a unit, which is merged once this exists
     OUT/.ram-studio-parts/.part-2.partial-*  in a folder: part 2, being written
 
-Parts need nothing of one another, so any number of machines may write at the same time. At a URL
-nothing is renamed, which stores cannot do; the disk here holds two shards: one being written, and
-one that goes up meanwhile.
+Parts do not depend on each other, so any number of machines may write concurrently. At a URL
+nothing is renamed, which stores cannot do; the local disk holds two shards: one being written, and
+one being uploaded.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ _WAIT_SECONDS = 0.2
 
 
 class _WritableFolder(Folder):
-    """A folder's files, written so that each is on the disk, whole or not at all."""
+    """A folder's files, each written atomically and flushed to the disk."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file, in place of an older one."""
+        """Write a small file, replacing an older one."""
         write_whole(self.folder / name, data, flushed=True)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove files, or folders with all that is in them."""
+        """Remove files, or folders with their contents."""
         for path in (self.folder / name for name in names):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 class _PartsOutput(Output):
-    """What folders and URLs have in common: marks of plans, receipts, and the order at the end."""
+    """Common code of folders and URLs: marks of plans, receipts, and the order at the end."""
 
     files: Any  # with `write` and `remove`
     plan = ""
 
     @abc.abstractmethod
     def _output_errors(self) -> AbstractContextManager[None]:
-        """Tell what fails as what it means for the output."""
+        """Turn errors in the block into an OutputError about the output."""
 
     def receipt(self, unit: str) -> bytes | None:
         name = _receipt(unit)
@@ -85,9 +85,9 @@ class _PartsOutput(Output):
             self.files.remove([_receipt(unit)])
 
     def complete(self, files: Mapping[str, bytes]) -> None:
-        """Write the small files, then remove what says that the merge is not finished.
+        """Write the small files, then remove the marks of an unfinished merge.
 
-        Without config and index nothing loads: they come last. Doing it again gives the same.
+        Without config and index nothing loads: they are written last. It is idempotent.
         """
         with self._output_errors():
             for name in sorted(files, key=lambda n: (n == INDEX_FILE, n == CONFIG_FILE, n)):
@@ -96,7 +96,7 @@ class _PartsOutput(Output):
         self.clear()
 
     def _flush(self) -> None:
-        """Have the names of what was written on the disk too."""
+        """Flush the names of written files, too."""
 
     def clear(self) -> None:
         with self._output_errors():
@@ -104,15 +104,15 @@ class _PartsOutput(Output):
                 self.files.remove([UNFINISHED])
 
     def _is_begun(self, names: Iterable[str]) -> bool:
-        """Say whether parts of the plan are among the files.
+        """Return whether parts of the plan are among the files.
 
-        Raises: OutputError when there are parts of another plan.
+        Raises: OutputError for parts of another plan.
         """
         found = [n.removeprefix(_mark("")) for n in names if n.startswith(_mark(""))]
         if other := [plan for plan in found if plan != self.plan]:
             raise OutputError(
                 f"{printable(self.out)} holds parts of another plan ({other[0][:12]}... instead of "
-                f"{self.plan[:12]}...); finish that merge, remove what is there, or choose another "
+                f"{self.plan[:12]}...); finish that merge, remove its files, or choose another "
                 "place."
             )
         return bool(found)
@@ -121,7 +121,7 @@ class _PartsOutput(Output):
 class PartsFolder(_PartsOutput):
     """A folder that all machines see: a part's shards are written together.
 
-    What a killed run of the same part left is removed when it is written again.
+    Leftovers of a killed run of the same part are removed when it is written again.
     """
 
     out: Path
@@ -142,7 +142,7 @@ class PartsFolder(_PartsOutput):
         self.check()
 
     def check(self, sources: Sequence[Path] = ()) -> None:
-        """Raise OutputError where it holds something else now, or lies in one of the sources."""
+        """Raise OutputError where it now has other content, or is inside one of the sources."""
         with plain_words(f"{printable(self.out)} cannot be used for the output", _LEFT):
             if not (self.out / UNFINISHED).is_dir():
                 try:
@@ -158,7 +158,7 @@ class PartsFolder(_PartsOutput):
         return {f"part-{part}": list(shards)}
 
     def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
-        """Return what writes the shards of a part; sources: folders it must not write into."""
+        """Return the writer of a part's shards; sources: folders it must not write into."""
         self.check(sources)
         nbytes = sum(shard.file_size for shard in shards)
         return ShardWriter(self.out, shards, partial(self._reserve, unit, nbytes), left=_LEFT)
@@ -168,11 +168,11 @@ class PartsFolder(_PartsOutput):
         with plain_words(f"{printable(self.out)} cannot be prepared", _LEFT):
             mark = self.out / _mark(self.plan)
             if not mark.exists():
-                # A finish that ended meanwhile took the mark away, and must find nobody here.
+                # A finish that ended meanwhile removed the mark; no part may then be written.
                 if set(os.listdir(self.out)) > {UNFINISHED}:
                     raise OutputError(
                         f"{printable(self.out)} was finished by another run meanwhile, or holds "
-                        "something else now; run again to see which."
+                        "other files now; run again to see which."
                     )
                 mark.touch()
                 undo.callback(_remove_mark, mark, hidden_name(unit, "partial-"))
@@ -189,14 +189,14 @@ class PartsFolder(_PartsOutput):
             self.files.write(_receipt(unit), receipt)
 
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
-        """Do nothing: what was kept is on the disk."""
+        """Do nothing: finished units are on the disk."""
 
     def _flush(self) -> None:
         flush(self.out)
 
 
 class PartsUrl(_PartsOutput):
-    """Object storage: every shard is a unit, and goes up when it is complete."""
+    """Object storage: every shard is a unit, and is uploaded when complete."""
 
     out: str
     files: UrlFolder
@@ -213,10 +213,10 @@ class PartsUrl(_PartsOutput):
         self._done_bytes = self._begun_bytes = 0
 
     def __exit__(self, *exception: object) -> None:
-        self._given_up.set()  # an upload under way ends at its next piece
+        self._given_up.set()  # a running upload ends at its next chunk
         self._pool.shutdown(wait=True)
         if self.plan and any(exception):
-            # Where no shard is there the plan's mark would only refuse other merges.
+            # Without shards the plan's mark would only refuse other merges.
             with contextlib.suppress(CheckpointError):
                 if list(self.files.sizes()) == [_mark(self.plan)]:
                     self.files.remove([_mark(self.plan)])
@@ -231,11 +231,11 @@ class PartsUrl(_PartsOutput):
             raise refused from error
 
     def check(self, sources: Sequence[Path] = ()) -> None:
-        """Ask for a file there may be: what the store refuses is told now."""
+        """Request a file that may exist, so that a refusal of the store is reported early."""
         self.receipt("none")
 
     def begin(self, plan: str, *, room: int = 0) -> None:
-        """Make sure that parts of this plan may go here, and can be written."""
+        """Check that parts of this plan may be written here."""
         with self._output_errors():
             names = self.files.sizes()
             self.plan = plan
@@ -245,7 +245,7 @@ class PartsUrl(_PartsOutput):
                 self.plan = ""
                 raise OutputError(
                     f"{printable(self.out)} exists and is not empty; choose another place, or "
-                    "remove what is there first."
+                    "remove its files first."
                 )
             self.files.write(_mark(plan), b"")
             try:
@@ -258,9 +258,9 @@ class PartsUrl(_PartsOutput):
         return {name: [name] for name in shards}
 
     def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
-        """Return what writes the shards of a unit here.
+        """Return the writer of a unit's shards on the local disk.
 
-        No more than one unit waits for its upload: the next one is begun when it is there.
+        At most one unit waits for its upload: the next one begins when it is uploaded.
         """
         nbytes = sum(shard.file_size for shard in shards)
         reserve = partial(self._reserve, unit, nbytes)
@@ -271,7 +271,7 @@ class PartsUrl(_PartsOutput):
         key = hashlib.sha256(f"{self.out}/{unit}".encode()).hexdigest()[:32]
         home = user_folder() / "uploads"
         with plain_words(f"{printable(home)} cannot be prepared"):
-            home.mkdir(parents=True, exist_ok=True)  # it stays: others may just be using it
+            home.mkdir(parents=True, exist_ok=True)  # it stays: other runs may be using it
         folder = undo.enter_context(reserved(home / key))
         check_output(folder, needed_bytes=nbytes)
         return folder
@@ -279,7 +279,7 @@ class PartsUrl(_PartsOutput):
     def keep(
         self, unit: str, writer: ShardWriter, receipt: bytes, on_wait: Callable[[int], None]
     ) -> None:
-        """Have the shards sent behind what goes on here, once those before them are there."""
+        """Upload the shards in the background, after the shards before them."""
         self.wait(lambda done, total: on_wait(0))
         self._begun_bytes += writer.nbytes
         self._upload = self._pool.submit(self._send, unit, writer, receipt, writer.detach())
@@ -290,12 +290,12 @@ class PartsUrl(_PartsOutput):
             for shard in writer.shards:
                 self.files.upload(writer.partial(shard), shard.file_name, self._count)
                 self.uploaded.add(shard.file_name)
-            # Another machine that had nothing here yet may have failed, and taken the mark away.
+            # Another machine without shards here may have failed, and removed the mark.
             self.files.write(_mark(self.plan), b"")
             self.files.write(_receipt(unit), receipt)
 
     def _count(self, nbytes: int) -> None:
-        """Count bytes of an upload; raises Stopped when it is to end."""
+        """Count bytes of an upload; raises Stopped after a request to stop."""
         self._done_bytes += nbytes
         if self._given_up.is_set():
             raise Stopped("Stopped; uploaded files are kept.")
@@ -311,11 +311,11 @@ class PartsUrl(_PartsOutput):
 def open_output(
     out: str | Path, *, in_parts: bool, receiver: Receiver | None = None
 ) -> NewFolder | PartsFolder | PartsUrl:
-    """Return the output that a folder or URL means; nothing is touched.
+    """Return the output at a folder or URL, without writing anything.
 
     Args:
-        in_parts: a folder may hold parts of the merge already; at a URL it always may.
-        receiver: gets each shard of a new folder once it is complete.
+        in_parts: a folder may already hold parts of the merge; a URL always may.
+        receiver: gets each complete shard of a new folder.
 
     Raises: OutputError for a URL that cannot be used.
     """
@@ -328,9 +328,9 @@ def open_output(
 
 
 def _remove_mark(mark: Path, own: str) -> None:
-    """Take a plan's mark away again where no part of it was merged or is being.
+    """Remove a plan's mark where no part of it was or is being merged.
 
-    Beside shards it stays: those whose receipt could not be written are not a model.
+    Beside shards it stays: without their receipts they are not a model.
     """
     with contextlib.suppress(OSError):
         is_alone = all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent))

@@ -16,7 +16,7 @@ from ram_studio.checkpoints.read.tensors import DTYPE_BITS, element_count
 from ram_studio.errors import SettingsError
 
 METADATA: Mapping[str, str] = {"format": "pt"}
-"""What every shard says of itself: transformers asks for it."""
+"""Metadata of every shard, which transformers requires."""
 
 TensorSpec = tuple[str, str, tuple[int, ...]]
 """Name, safetensors dtype, shape."""
@@ -29,7 +29,7 @@ class Shard:
     Attributes:
         file_name: its final name.
         head: the file's first bytes: length and JSON header, a multiple of 8 bytes.
-        offsets: per tensor, where its data begins in the file, and its bytes.
+        offsets: per tensor, start of its data in the file, and its bytes.
         file_size: of the finished file, in bytes.
     """
 
@@ -42,8 +42,8 @@ class Shard:
 def plan_shards(sizes: Sequence[tuple[str, int]], max_shard_bytes: int) -> list[list[str]]:
     """Return the tensor names of each shard: filled in order, none above `max_shard_bytes`.
 
-    A tensor larger than that has a shard to itself. Names keep their order over all shards; no
-    shard is empty, and no tensors give no shard.
+    A larger tensor has its own shard. Names keep their order over all shards; no shard is
+    empty, and no tensors give no shards.
 
     Args:
         sizes: (name, bytes) of each tensor, in file order.
@@ -67,10 +67,10 @@ def plan_shards(sizes: Sequence[tuple[str, int]], max_shard_bytes: int) -> list[
 def lay_out(
     tensors: Sequence[TensorSpec], max_shard_bytes: int, metadata: Mapping[str, str] = METADATA
 ) -> list[Shard]:
-    """Return the shards of a checkpoint, named as `save_pretrained` names them.
+    """Return the shards of a checkpoint, with the names of `save_pretrained`.
 
     Inside a shard wider dtypes come first, so that every tensor starts at a multiple of its
-    element size (readers map the file and view it); otherwise the order is kept.
+    element size (readers map the file and view it); otherwise the order is unchanged.
 
     Args:
         tensors: at least one; names all different; dtypes of whole bytes.
@@ -113,9 +113,9 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def index_files(shards: Sequence[Shard]) -> dict[str, bytes]:
-    """Return model.safetensors.index.json by its name; nothing where there is one shard.
+    """Return model.safetensors.index.json by its name; {} for a single shard.
 
-    It says tensor -> shard, and the bytes of all tensor data.
+    It has tensor -> shard, and the bytes of all tensor data.
     """
     if len(shards) == 1:
         return {}

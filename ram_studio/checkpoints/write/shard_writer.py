@@ -1,7 +1,7 @@
-"""Writing shards piece by piece: allocated at full size, hashed while written, flushed at the end.
+"""Writes shards in chunks: allocated at full size, hashed while written, flushed at the end.
 
-Shards carry a `.partial` suffix until all of them are on the disk; then each is put in its place
-with a rename. Where they are written, and what finishes them, an ``Output`` says.
+Shards have a `.partial` suffix until all of them are on the disk; then each is renamed into its
+place. An ``Output`` decides where they are written and how they are finished.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from ram_studio.errors import OutputError
 _PARTIAL = ".partial"
 
 _WAIT_SECONDS = 0.1
-_DIGEST_PIECE_BYTES = 4 << 20
+_DIGEST_CHUNK_BYTES = 4 << 20
 
 _EARLY_FLUSH_BYTES = 128 << 20
-"""So much is written before a flush is begun in the background: the disk works during the merge."""
+"""Bytes between flushes in the background: the disk works during the merge."""
 
 
 class FollowingDigest:
-    """The BLAKE3 of a file whose pieces are written by several threads, in any order.
+    """The BLAKE3 of a file whose chunks are written by several threads, in any order.
 
-    Pieces are mostly written in file order. The thread that writes the next one hashes it, which
-    finds it in the cache, and reads back what others wrote ahead of it; nobody waits.
+    Chunks are mostly written in file order. The thread that writes the next one hashes it from the
+    page cache, with all chunks that others wrote after it; no thread waits.
     """
 
     def __init__(self, head: bytes, size: int, read: Callable[[int, int], bytes]) -> None:
         """Begin with the file's first bytes.
 
         Args:
-            head: what is written already; size: bytes of the whole file; read: returns what is in
-            the file from a position on, by its number of bytes.
+            head: the bytes already written; size: of the whole file; read: returns bytes of the
+            file, from a position and a length.
         """
         self._hasher = blake3.blake3(head, max_threads=1)
         self._size = size
@@ -54,52 +54,52 @@ class FollowingDigest:
         self._is_busy = False
         self._lock = threading.Lock()
 
-    def wrote(self, start: int, piece: memoryview) -> None:
-        """Take note of a piece that is in the file now; each byte is written once."""
+    def wrote(self, start: int, chunk: memoryview) -> None:
+        """Record a chunk that is now in the file; each byte is written once."""
         with self._lock:
-            self._written[start] = start + len(piece)
+            self._written[start] = start + len(chunk)
         while True:
             with self._lock:
                 if self._is_busy or self._end not in self._written:
                     return
                 begin, end = self._end, self._written.pop(self._end)
                 self._is_busy = True
-            # If this fails the writing ends; others then find it busy and leave it alone.
-            for position in range(begin, end, _DIGEST_PIECE_BYTES):
-                stop = min(position + _DIGEST_PIECE_BYTES, end)
+            # If this fails the writing ends; `_is_busy` then keeps other threads away.
+            for position in range(begin, end, _DIGEST_CHUNK_BYTES):
+                stop = min(position + _DIGEST_CHUNK_BYTES, end)
                 if begin == start:
-                    self._hasher.update(piece[position - start : stop - start])
+                    self._hasher.update(chunk[position - start : stop - start])
                 else:
                     self._hasher.update(self._read(position, stop - position))
             with self._lock:
                 self._end, self._is_busy = end, False
 
     def hexdigest(self) -> str:
-        """Return the digest as 64 hex digits; call it when every piece was taken note of."""
+        """Return the digest as 64 hex digits; call it after every chunk was recorded."""
         with self._lock:
-            assert self._end == self._size, "some piece of the file is missing"
+            assert self._end == self._size, "some chunk of the file is missing"
             return self._hasher.hexdigest()
 
 
 class Receiver(Protocol):
-    """Who is handed every shard as soon as it is complete, while others are still written."""
+    """Receives every shard as soon as it is complete, while others are still written."""
 
     def take(self, shard: Shard, path: Path) -> None:
-        """Take a shard that lies, complete, at a path; returns at once.
+        """Take a complete shard at a path; returns immediately.
 
-        Called once a shard, by the thread that wrote the last of its data; not for one that holds
-        none.
+        Called once per shard, by the thread that wrote its last data; not for a shard without
+        data.
         """
 
     def release(self, on_wait: Callable[[], None]) -> None:
-        """Return once no path is in use: the shards are put in their places next.
+        """Return once no path is in use: the shards are then renamed.
 
-        on_wait: called about ten times a second; what it raises ends the waiting.
+        on_wait: called about ten times a second; its errors end the wait.
         """
 
 
 Reserve = Callable[[contextlib.ExitStack], Path]
-"""Returns a new folder to write in, on the disk of the output, and gives back what undoes it.
+"""Returns a new folder to write in, on the disk of the output; its removal goes to the stack.
 
 Raises: OutputError when the output cannot be used, or does not fit on the disk.
 """
@@ -108,7 +108,7 @@ Raises: OutputError when the output cannot be used, or does not fit on the disk.
 class ShardWriter:
     """Writes some shards; a context manager. Bytes do not depend on the order of the writes.
 
-    Leaving the block removes what was not placed.
+    Leaving the block removes shards that were not placed.
 
     Attributes:
         out: the output.
@@ -129,12 +129,12 @@ class ShardWriter:
         is_flushed: bool = True,
         left: str = NOTHING_LEFT,
     ) -> None:
-        """Touch nothing yet.
+        """Store the arguments; nothing is written yet.
 
         Args:
-            receiver: gets each shard once it is complete.
+            receiver: gets each complete shard.
             is_flushed: False for shards that only wait here for their upload.
-            left: what is in the output when the writing fails, for messages.
+            left: state of the output after a failure, for messages.
         """
         self.out = out
         self.shards = shards
@@ -163,7 +163,7 @@ class ShardWriter:
             allow_open_files(len(self.shards))
             for shard in self.shards:
                 self._allocate(shard)
-            # A flush cannot be interrupted: it may end behind a writer that was given up.
+            # A flush cannot be interrupted: it may end after its writer was abandoned.
             undo.callback(self._flusher.shutdown, wait=False, cancel_futures=True)
             self._undo = undo.pop_all()
         return self
@@ -172,16 +172,16 @@ class ShardWriter:
         self._undo.close()
 
     def detach(self) -> contextlib.ExitStack:
-        """Return what removes the folder, for who goes on with the shards after the block."""
+        """Return the stack that removes the folder, for use of the shards after the block."""
         return self._undo.pop_all()
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Write a piece of a tensor's data; safe from several threads at once.
+        """Write a chunk of a tensor's data; safe from several threads.
 
         Args:
             name: the tensor.
-            byte_offset: where the piece begins in the tensor's data.
-            buffer: the piece, little-endian as stored; anything C-contiguous with the buffer
+            byte_offset: start of the chunk in the tensor's data.
+            buffer: the chunk, little-endian as stored; anything C-contiguous with the buffer
                 protocol (a numpy array).
 
         Raises: OutputError when the disk is full or fails.
@@ -220,10 +220,10 @@ class ShardWriter:
         return {name: digest.hexdigest() for name, digest in self._digests.items()}
 
     def place(self, folder: Path, on_wait: Callable[[int], None]) -> None:
-        """Have all shards on the disk, then in a folder of the same disk under their final names.
+        """Flush all shards to the disk, then move them to a folder there under their final names.
 
-        on_wait: called about ten times a second while the shards go to the disk, with the bytes of
-        those that are there; what it raises ends the writing.
+        on_wait: called about ten times a second during the flush, with the bytes of flushed
+        shards; its errors end the writing.
 
         Raises: OutputError when a tensor was not written in full; OSError when the disk fails.
         """
@@ -235,7 +235,7 @@ class ShardWriter:
             os.replace(self.partial(shard), folder / shard.file_name)
 
     def partial(self, shard: Shard) -> Path:
-        """Return where a shard is while it is written."""
+        """Return the path of a shard while it is written."""
         return self.folder / (shard.file_name + _PARTIAL)
 
     def _close_shards(self) -> None:
@@ -263,7 +263,7 @@ class ShardWriter:
         self._flushes.append(self._flusher.submit(flush, self.partial(shard)))
 
     def _allocate(self, shard: Shard) -> None:
-        """Create a shard at its final size with its header, so that a full disk shows now."""
+        """Create a shard at its final size with its header, to detect a full disk early."""
         with plain_words(f"{printable(self.out)} cannot be prepared", self._left_there):
             handle = os.open(
                 self.partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
@@ -278,7 +278,7 @@ class ShardWriter:
         )
 
     def _check_complete(self) -> None:
-        # A preallocated file reads as zeros where nothing was written: never let that out.
+        # A preallocated file has zeros where nothing was written: never publish these.
         short = [
             f"{quoted(name)} {count} of {self._place[name][2]} bytes"
             for name, count in self._written.items()
@@ -305,10 +305,10 @@ def _reserve_space(handle: int, size: int) -> None:
 def _read_fully(handle: int, position: int, count: int) -> bytes:
     found = b""
     while len(found) < count:
-        piece = os.pread(handle, count - len(found), position + len(found))
-        if not piece:
+        chunk = os.pread(handle, count - len(found), position + len(found))
+        if not chunk:
             raise OSError(errno.EIO, "the file ends too early")
-        found += piece
+        found += chunk
     return found
 
 

@@ -1,4 +1,4 @@
-"""The small files beside the weights that a merged checkpoint takes over from its base."""
+"""The small files beside the weights that a merged checkpoint copies from its base."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def sidecar_files(
 
     Args:
         base: the base model.
-        dtype: the output dtype ("bfloat16", "float16", "float32"); None leaves the config as it is.
-        tokenizer: whose tokenizer to take (default: the base's).
+        dtype: the output dtype ("bfloat16", "float16", "float32"); None keeps the config.
+        tokenizer: the checkpoint whose tokenizer to copy (default: the base).
         stop_tokens: ids that end an answer, for generation_config.json (default: the base's).
 
     Raises: CheckpointError when a file cannot be read or is a link out of its folder, or when
@@ -68,7 +68,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def _read_sidecar(checkpoint: Checkpoint, name: str) -> bytes | None:
-    """Return a file of a checkpoint's folder, None where there is none."""
+    """Return a file of a checkpoint's folder, None if missing."""
     path, at = checkpoint.folder / name, checkpoint.who
     if not (path.exists() if name == CONFIG_FILE else path.is_file()):
         return None
@@ -78,7 +78,7 @@ def _read_sidecar(checkpoint: Checkpoint, name: str) -> bytes | None:
 def _with_dtype(data: bytes, dtype: str | None, base: Checkpoint) -> bytes:
     """Return config.json, its dtype entries changed to `dtype`; byte for byte when none changes."""
     config = parse_json_object(data, base.folder / CONFIG_FILE, base.who)
-    # Of a base that was read as the numbers its codes stand for, see ``virtual.quantized``.
+    # A base that was dequantized, see ``virtual.quantized``.
     if QUANTIZATION in config and QUANTIZATION not in base.config:
         del config[QUANTIZATION]
         _set_dtype(config, dtype or "bfloat16")
@@ -90,8 +90,8 @@ def _with_dtype(data: bytes, dtype: str | None, base: Checkpoint) -> bytes:
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
     """Write `dtype` wherever the config names one (also in a nested text_config); True if changed.
 
-    transformers 5 says `dtype`, 4 says `torch_dtype` and reads only that; where there is neither,
-    loading would fall back to float32 or to the file's own, so the name both read is added.
+    transformers 5 writes `dtype`, 4 writes `torch_dtype` and reads only that; with neither,
+    loading would fall back to float32 or to the file's own, so the name that both read is added.
     """
     before = json.dumps(config, sort_keys=True)
     keys = [key for key in ("dtype", "torch_dtype") if key in config]

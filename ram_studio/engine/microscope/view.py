@@ -237,7 +237,7 @@ def inspect(
     epsilon: float = DEFAULT_EPSILON,
     analysis: Analysis | None = None,
 ) -> View:
-    """Return the elements in ``spans`` and what the merge of each recipe stores there.
+    """Return the elements in ``spans`` and the stored elements of each recipe's merge.
 
     Args:
         report: of readable checkpoints; tensor: one of its merged tensors; spans: inside of it.

@@ -15,7 +15,7 @@ from typing import Self
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, Hasher, known_hash, make_hasher
+from ram_studio.checkpoints.read.content_hash import CHUNK_BYTES, Hasher, known_hash, make_hasher
 from ram_studio.checkpoints.read.describe import printable, who
 from ram_studio.checkpoints.read.remote import FollowedHash, RemoteFiles
 from ram_studio.engine.events import CancelToken, Meter, Progress, ProgressCallback
@@ -232,7 +232,7 @@ class SourceHasher:
             self._wake.set()
 
     def _work(self) -> None:
-        buffer = memoryview(bytearray(PIECE_BYTES))
+        buffer = memoryview(bytearray(CHUNK_BYTES))
         try:
             while not self._stop.is_set():
                 file, limit = self._take()
@@ -256,7 +256,7 @@ class SourceHasher:
             self._waiting = [f for f in self._waiting if not f.is_done or f.is_busy]
             for file in self._waiting:
                 limit = file.bytes_reached(fraction)
-                is_behind = limit - file.done >= PIECE_BYTES or limit == file.size
+                is_behind = limit - file.done >= CHUNK_BYTES or limit == file.size
                 if is_behind and not file.is_busy:
                     file.is_busy = True
                     return file, limit

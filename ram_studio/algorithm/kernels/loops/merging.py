@@ -179,7 +179,7 @@ def merge_as_mergekit(base, agents, merged, pattern, survivors, limits, numbers,
 
 @loop
 def average_as_mergekit(base, agents, merged, pattern, epsilon, numbers):
-    """numbers: the agents' weights, the base's, and what the sum is divided by."""
+    """numbers: the agents' weights, the base's, and the divisor of the sum."""
     weights, base_weight, divisor = numbers
     largest, limit = np.int32(0), size_of(epsilon)
     for i in range(base.shape[0]):

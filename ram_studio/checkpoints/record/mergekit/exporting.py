@@ -1,4 +1,4 @@
-"""mergekit's YAML from recipes, where mergekit can say the same."""
+"""mergekit's YAML from recipes, where mergekit can express the same merge."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ram_studio.errors import SettingsError
 
 _WEIGHTED = ("linear", "slerp", "task-arithmetic", "ties", "dare-ta", "dare-ties")
 _UNKNOWN = ("missing", "extra", "rows", "names", "experts_packing", "stop_tokens")
-"""Fields of a recipe that mergekit's YAML has no place for."""
+"""Fields of a recipe without a counterpart in mergekit's YAML."""
 
 
 def export_mergekit(recipe: Recipe) -> tuple[str, list[str]]:
-    """Return mergekit's YAML for a recipe, and sentences on what differs.
+    """Return mergekit's YAML for a recipe, and sentences on differences.
 
-    Raises: SettingsError for what mergekit cannot do.
+    Raises: SettingsError for recipes that mergekit cannot express.
     """
     settings = make_settings(recipe.method, recipe.settings).model_dump()
     warnings: list[str] = []
@@ -37,7 +37,7 @@ def export_mergekit(recipe: Recipe) -> tuple[str, list[str]]:
         {"model": source, **({"parameters": own[name]} if own.get(name) else {})}
         for name, source in recipe.agents.items()
     ]
-    if method in ("slerp", "linear"):  # mergekit adds the base itself, and misses its weight then
+    if method in ("slerp", "linear"):  # mergekit adds the base itself, but without a weight
         weight = {"parameters": {"weight": settings["base_weight"]}} if method == "linear" else {}
         models.insert(0, {"model": recipe.base, **weight})
     chosen = recipe.tokenizer
@@ -105,7 +105,7 @@ def _export_method(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _E
 
 
 def _scale(recipe: Recipe, s: dict[str, Any]) -> float:
-    """Return a sum's factor; where it was left out, see ``task_arithmetic.scale_of``."""
+    """Return a sum's factor; for its default see ``task_arithmetic.scale_of``."""
     if s["scale"] is not None:
         return float(s["scale"])
     return 1.0 if s["normalize"] else 1.0 / len(recipe.agents)
@@ -136,10 +136,9 @@ def _join_parameters(*parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
 def _of_agents(recipe: Recipe, field: str, name: str, factor: float) -> dict[str, dict[str, Any]]:
     """Return each agent's parameter of a name, by the recipe and its filters.
 
-    field: of the recipe; factor: what weights are multiplied by, or an agent's density where it has
-    none.
+    field: of the recipe; factor: multiplies weights, or is the density of an agent without one.
 
-    Raises: SettingsError for filters that mergekit cannot say.
+    Raises: SettingsError for filters that mergekit cannot express.
     """
 
     usual, by = (factor, 1.0) if field == "densities" else (1.0, factor)

@@ -1,7 +1,7 @@
 """Recipes from mergekit's YAML, for the methods that both programs have.
 
-Only what means the same merge on both sides passes; where they differ in more than rounding or
-randomness the error says in what, and what a reader would not expect comes as a warning.
+Only configurations with the same merge on both sides are imported; where they differ in more than
+rounding or randomness an error names the difference, and unexpected results are warnings.
 
     mergekit            RAM Studio
     linear              linear; the base among the models becomes base_weight
@@ -44,9 +44,9 @@ from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.errors import SettingsError, did_you_mean
 
 TIES_DIFFER = (
-    "Equal magnitudes at the threshold are all kept here, some of them in mergekit; where task "
-    "vectors cancel exactly the base stays here, mergekit takes the positive ones. Among agents in "
-    "bfloat16, whose changes have few different sizes, a tenth of all elements can differ."
+    "Equal magnitudes at the threshold all survive here, only some in mergekit. Where task vectors "
+    "cancel exactly the base stays here; mergekit takes the positive ones. In bfloat16 agents, "
+    "whose changes have few different sizes, a tenth of all elements can differ."
 )
 _PARAMETERS = {"weight", "density", "lambda", "normalize", "rescale", "t", "epsilon", "r", "alpha"}
 _PARAMETERS |= {"select_topk", "int8_mask", "filter_wise"}
@@ -65,15 +65,15 @@ _NEAREST = {
     "arcee_fusion": "ties",
     "core_space": "tsv-m",
 }
-"""What comes closest to mergekit's methods that are not here."""
+"""The nearest methods to mergekit's methods that are not supported."""
 
 
 def import_mergekit(text: str, *, where: str = "mergekit YAML") -> tuple[Recipe, list[str]]:
-    """Return the recipe that a mergekit configuration describes, and sentences on what differs.
+    """Return the recipe of a mergekit configuration, and sentences on differences.
 
     text: the YAML; where: the start of messages (a file name).
 
-    Raises: SettingsError, one line, for anything that RAM Studio cannot do the same way.
+    Raises: SettingsError, one line, for anything that RAM Studio cannot do in the same way.
     """
     config = parse_yaml(text.encode(), where)
     try:
@@ -113,7 +113,7 @@ def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
 
 
 def _listed_models(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the models of a checked configuration as it lists them, of every slice."""
+    """Yield the models that a checked configuration lists, of every slice."""
     lists = [part["sources"] for part in config.get("slices") or ()]
     for listed in lists or [config.get("models") or ()]:
         yield from (one for one in listed if isinstance(one, dict))
@@ -141,7 +141,7 @@ def _configuration(config: Mapping[str, Any], method: str) -> Configuration:
         raise SettingsError("base_model is 'None'; expected one model.")
     agents = [entry for entry in entries if entry.source != base]
     if not agents:
-        raise SettingsError("there is no model besides the base; list at least one agent.")
+        raise SettingsError("only the base is listed; list at least one agent.")
     own_base = next((entry for entry in entries if entry.source == base), None)
     return Configuration(base, agents, own_base, ModelEntry("", (own_of_all, shared)))
 
@@ -163,8 +163,8 @@ _Numbers = Callable[[str | None], _Values]
 def _by_filters(found: Configuration, of: _Numbers) -> _Values:
     """Return a recipe's values, with a filter for each condition whose numbers differ.
 
-    of: what holds in tensors with a text in their names (None: in all others) -> settings, weights
-    and densities.
+    of: a text in tensors' names (None: all others) -> settings, weights and densities of these
+    tensors.
     """
     values = of(None)
     filters: list[_Values] = []
@@ -174,14 +174,14 @@ def _by_filters(found: Configuration, of: _Numbers) -> _Values:
             for key, part in of(where).items()
         }
         own = {key: part for key, part in own.items() if part}
-        # One that says what holds everywhere still comes before others.
+        # A filter with the common values is needed, too: it precedes others.
         match = "final" if where == FINAL else f"*{where}*"
         filters.append({"match": match, **(own or {"weights": values["weights"]})})
     return {**values, "filters": filters}
 
 
 def _sums(found: Configuration, *, has_density: bool) -> _Numbers:
-    """Return what task_arithmetic, ties and dare give: weights, densities and a factor."""
+    """Return the values of task_arithmetic, ties and dare: weights, densities and a factor."""
     names = list(_name_agents([entry.source for entry in found.entries]))
 
     def of(where: str | None) -> _Values:
@@ -201,9 +201,9 @@ def _sums(found: Configuration, *, has_density: bool) -> _Numbers:
 def _weighted_values(
     found: Configuration, *, has_density: bool, normalize: bool = False
 ) -> _Values:
-    """Return the values of a sum; normalize: where the configuration says nothing of it.
+    """Return the values of a sum; normalize: default where the configuration has none.
 
-    Weights stay beside the factor, even equal ones: mergekit rounds each product.
+    Even equal weights are not merged with the factor: mergekit rounds each product.
     """
     values = _by_filters(found, _sums(found, has_density=has_density))
     values["settings"]["normalize"] = found.flag("normalize", default=normalize)
@@ -237,7 +237,7 @@ def _one_density(values: _Values, settings: Callable[[Any], _Values]) -> _Values
 
 
 def _dropping(found: Configuration, values: _Values) -> _Values:
-    found.warnings.append("The elements dropped are drawn otherwise than mergekit draws them.")
+    found.warnings.append("Dropped elements are drawn differently than in mergekit.")
     densities = list(values["densities"].values())
 
     def rate(density: float) -> _Values:
@@ -248,7 +248,7 @@ def _dropping(found: Configuration, values: _Values) -> _Values:
     is_one = are_equal(densities) and not any("densities" in own for own in values["filters"])
     if found.flag("rescale", default=True):
         found.warnings.append(
-            "mergekit rescales what is left to each tensor's L1 norm, RAM Studio by "
+            "mergekit rescales the remaining elements to each tensor's L1 norm, RAM Studio by "
             "1 / (1 - drop_rate), as published: the same on average."
         )
     elif not is_one:
@@ -256,7 +256,7 @@ def _dropping(found: Configuration, values: _Values) -> _Values:
             "rescale is false and density differs by model or tensor; RAM Studio divides by each "
             "density. Set rescale: true."
         )
-    else:  # ours always divides by the share that is kept
+    else:  # RAM Studio always divides by the share that survives
         values["settings"]["scale"] *= densities[0]
     return _one_density(values, rate)
 
@@ -341,7 +341,7 @@ def _passthrough(config: Mapping[str, Any]) -> _Values:
     base = runs[0][0] if given is None else reference(given)
     agents = _name_agents(list(dict.fromkeys(s for s, *_ in runs if s != base)))
     if not agents:
-        raise SettingsError("passthrough of one model is that model; there is nothing to merge.")
+        raise SettingsError("passthrough of one model merges nothing; use that model.")
     name_of = {source: name for name, source in agents.items()} | {base: BASE_NAME}
     filters: list[_Values] = [
         {"layers": [first, stop - 1], "keep": name_of[source]} for source, first, stop in runs
@@ -393,7 +393,7 @@ def _tokenizer(
     config: Mapping[str, Any], base: str, agents: Mapping[str, str], warnings: list[str]
 ) -> str:
     if config.get("chat_template"):
-        warnings.append("chat_template is left out; the tokenizer's own is kept.")
+        warnings.append("chat_template is left out; the tokenizer's own stays.")
     block = config.get("tokenizer")
     source = config.get("tokenizer_source")
     if isinstance(block, dict):
@@ -410,8 +410,8 @@ def _tokenizer(
         source = reference(source).removeprefix("model:")  # as mergekit writes it
     if source == "union":
         warnings.append(
-            "tokenizer_source union: the base's tokenizer is kept. Agents with tokens of their own "
-            "do not fit, and the merge says so."
+            "tokenizer_source union: the base's tokenizer stays. Agents with other tokens do not "
+            "fit, and the merge reports it."
         )
         return BASE_NAME
     if source in (None, "base", base):

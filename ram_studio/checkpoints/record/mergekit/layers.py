@@ -1,4 +1,4 @@
-"""mergekit's models and slices: only those that leave every layer at its place can be imported."""
+"""mergekit's models and slices; only slices that do not move layers can be imported."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ram_studio.errors import SettingsError
 
 _ORDER = "RAM Studio leaves every layer at its place"
 _MOST_LAYERS = 1000
-"""As many numbers as a recipe's weight may run over."""
+"""Limit of layers: the length of a recipe's list of weights."""
 
 
 def reference(value: Any, base: str | None = None) -> str:
-    """Return a model's name as RAM Studio has it: mergekit writes it as text or as a mapping.
+    """Return a model's name for RAM Studio; mergekit writes it as text or as a mapping.
 
     base: the model that a LoRA may be added to; such an agent is the adapter alone.
 
@@ -54,7 +54,7 @@ def _path(value: Any) -> str | None:
 
 
 def unwrap_module(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration whose one module, which mergekit calls default, is the whole model.
+    """Return a configuration without `modules`, whose only module ("default") is the whole model.
 
     Raises: SettingsError for several modules.
     """
@@ -69,10 +69,10 @@ def unwrap_module(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def whole_models(config: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the list of models, and parameters that hold for all of them.
+    """Return the list of models, and their common parameters.
 
-    Of ``slices`` those are taken that follow each other from layer 0 on, with the same models: what
-    differs from one to the next becomes a list over all layers.
+    ``slices`` must follow each other from layer 0 on, with the same models: parameters that differ
+    between them become a list over all layers.
 
     Raises: SettingsError for anything else.
     """
@@ -101,7 +101,7 @@ def whole_models(config: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
 
 
 class _Part(NamedTuple):
-    """A slice of several models: its first layer, the one behind, sources and parameters."""
+    """A slice of several models: first layer, end (exclusive), sources and parameters."""
 
     first: int
     stop: int
@@ -145,7 +145,7 @@ def _join_slices(
 def _over_layers(key: str, parts: Sequence[_Part], entries: Sequence[ModelEntry]) -> Any:
     """Return one model's parameter over all layers: a value, a list, or conditions with them.
 
-    Behind the layers the first number of the last slice holds.
+    After the layers it is the first number of the last slice.
     """
     wheres = dict.fromkeys(
         where for entry in entries for level in entry.levels for where in texts(level.get(key))
@@ -177,7 +177,7 @@ def _over_layers(key: str, parts: Sequence[_Part], entries: Sequence[ModelEntry]
 
 
 def layer_runs(config: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Return which model each run of layers comes from: model, first layer, and the one behind.
+    """Return the model of each run of layers: model, first layer, and end (exclusive).
 
     Raises: SettingsError where layers are repeated, left out, moved or scaled.
     """

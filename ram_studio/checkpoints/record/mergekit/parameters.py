@@ -1,8 +1,8 @@
 """mergekit's parameters: numbers, lists over the layers, and either by a part of a tensor's name.
 
-A parameter is looked up in the model, then in the slice, then in the whole configuration; where it
-is a list of conditions, the first whose filter is in the tensor's name holds. Here conditions
-become filters of the recipe.
+A parameter is looked up in the model, then in the slice, then in the whole configuration; in a
+list of conditions, the first whose filter is in the tensor's name applies. Here conditions become
+filters of the recipe.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import SettingsError
 
 FINAL = "\0"
-"""The condition that stands for what lies behind the layers: final norm and head."""
+"""The condition for tensors after the layers: final norm and head."""
 
 Number = float | list[float]
-"""A number, or one that runs over the layers."""
+"""A number, or a list over the layers."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class ModelEntry:
 
 @dataclass
 class Configuration:
-    """What every method's import reads.
+    """Models and parameters for the import of every method.
 
     base: its model; entries: the others, in order; base_entry: the base where the list has it;
-    common: parameters of all; warnings: sentences to add to.
+    common: parameters of all; warnings: sentences, extended by the import.
     """
 
     base: str
@@ -65,7 +65,7 @@ class Configuration:
     warnings: list[str] = field(default_factory=list)
 
     def wheres(self) -> list[str]:
-        """Return the texts of all conditions, each once, in the order they come."""
+        """Return the texts of all conditions, each once, in order."""
         found: dict[str, None] = {}
         for entry in (*self.entries, *([self.base_entry] if self.base_entry else [])):
             for level in entry.levels:
@@ -84,7 +84,7 @@ class Configuration:
         return default if value is None else bool(value)
 
     def scalar(self, name: str, default: float | None = None, where: str | None = None) -> float:
-        """Return a number that holds for all models and layers.
+        """Return a number that is the same for all models and layers.
 
         Raises: SettingsError.
         """
@@ -104,7 +104,7 @@ class Configuration:
 
 
 def are_equal(values: Sequence[Number]) -> bool:
-    """Say whether all are one and the same number."""
+    """Return whether all are the same number."""
     return not isinstance(values[0], list) and all(value == values[0] for value in values)
 
 
@@ -137,7 +137,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def is_number(value: Any) -> bool:
-    """Say whether a value is a number, and no switch."""
+    """Return whether a value is a number, not a boolean."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -151,7 +151,7 @@ def _evaluate(value: Any, where: str | None) -> Any:
 
 
 def mapping(value: Any, what: str = "parameters") -> dict[str, Any]:
-    """Return parameters as a dict; what: they are called in the message.
+    """Return parameters as a dict; what: their name in messages.
 
     Raises: SettingsError for anything else.
     """
