@@ -164,7 +164,7 @@ def test_rows_without_a_source_are_left_out_and_names_are_made() -> None:
         ("", ["a"], ["x"], "No base"),
         ("b", [""], [""], "No agent"),
         ("b", ["a", "a"], ["x", "y"], "Two agents are called a"),
-        ("b", ["base"], ["x"], '^The agent\'s name is "base": this name is kept for the base'),
+        ("b", ["base"], ["x"], '^The agent\'s name is "base": this name is reserved for the base'),
         ("b", ["<img>"], ["x"], "<img>"),
     ],
 )
