@@ -67,7 +67,7 @@ def test_the_json_is_the_merge(cli, example, analysis, tmp_path):
         ((), 2, "no tensor was given"),
         (("--tensor", TENSOR, "--at", "here"), 2, "'here' is not of that form"),
         (("--tensor", TENSOR, "--window", "3"), 2, "'3' is not of that form"),
-        (("--tensor", "up_proj"), 2, f"similar are `{TENSOR}`"),
+        (("--tensor", "up_proj"), 2, f"similar names are `{TENSOR}`"),
         (("--tensor", TENSOR, "--at", "400,0"), 2, "has 49152 elements"),
         (("--tensor", TENSOR, "--method", "ram++"), 2, "it must be one of ram, ram+"),
         (("--tensor", TENSOR, "--find", "unique:nobody"), 2, "unique:memory"),

@@ -178,4 +178,4 @@ def test_weights_and_a_dry_run_from_the_command_line(cli, tmp_path):
         assert "give numbers" in err
     code, _, err = cli("merge", file, "--weight", "maths=1", "--dry-run")
     assert code != 0
-    assert "no agent 'maths'" in err
+    assert "no agent is named 'maths'" in err

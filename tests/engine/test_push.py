@@ -106,7 +106,7 @@ def test_nothing_but_the_merge_goes_up(hub: LoopbackHub, merged: Path, tmp_path:
     key.write_text("private")
     provenance, text = read_provenance(merged), card.read_bytes()
     card.unlink()
-    with pytest.raises(VerificationError, match=r"lacks `README.md`, which its provenance names"):
+    with pytest.raises(VerificationError, match=r"lacks `README.md`, which its provenance lists"):
         push(merged, MODEL)
     card.symlink_to(key)
     with pytest.raises(CheckpointError, match=r"README\.md is a link that leaves its folder"):

@@ -209,7 +209,7 @@ def test_what_does_not_go_on_ray_is_told_before_it_is_begun():
 def test_an_address_without_ray_is_told(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with (
-        pytest.raises(SettingsError, match=r"no Ray at '127.0.0.1:1': .*refused"),
+        pytest.raises(SettingsError, match=r"No Ray was found at '127.0.0.1:1': .*refused"),
         ray_cluster.connect_ray("127.0.0.1:1"),
     ):
         pass

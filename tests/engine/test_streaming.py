@@ -101,7 +101,7 @@ def test_a_hub_that_is_gone_is_told_after_a_few_tries(
         analyze_report(report, threads=1)
     assert len(hub.requests) >= before + remote.TRIES
     hub.status = 404
-    with pytest.raises(HubError, match="not there"):
+    with pytest.raises(HubError, match="does not exist"):
         analyze_report(report, threads=1)
 
 

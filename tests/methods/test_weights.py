@@ -320,7 +320,7 @@ def test_lists_run_over_the_layers_as_in_mergekit():
 def test_what_a_recipe_cannot_say_is_refused(tmp_path):
     zoo = write_zoo(tmp_path / "zoo", 6)
     for changes, text in (
-        ({"weights": {"math": 1}}, "no agent 'math'; the agents are coding, tool, memory"),
+        ({"weights": {"math": 1}}, "no agent is named 'math'; the agents are coding, tool, memory"),
         ({"filters": [{"match": "router"}]}, "needs weights, densities, settings or keep"),
         ({"filters": [{"keep": "base"}]}, "needs match, layers or both"),
         ({"filters": [{"match": "*", "keep": "math"}]}, "filter 1, keep: no agent is named"),

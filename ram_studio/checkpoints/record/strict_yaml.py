@@ -24,7 +24,7 @@ def parse_yaml(data: bytes, where: str) -> dict[str, Any]:
     """
     values = load_plain(data, where)
     if not isinstance(values, dict):
-        raise SettingsError(f"{where} has no recipe; expected fields such as base and agents.")
+        raise SettingsError(f"{where} holds no recipe; expected fields such as base and agents.")
     return values
 
 
