@@ -527,7 +527,7 @@ def test_of_two_plans_that_begin_at_once_one_goes_on(zoo, monkeypatch):
         ("nosuchscheme://bucket/model", "nosuchscheme"),
         ("memory://zoo", "memory://zoo has no safetensors"),
         ("ftp://me:secret@host/model", r"ftp://\.\.\.@host/model contains a password"),
-        ("https://host/model?X-Amz-Signature=secret", "https://host/model holds .* signed query"),
+        ("https://host/model?X-Amz-Signature=secret", "https://host/model contains .* signed"),
         ("s3://bucket/model", "needs a package that is not installed: Install s3fs"),
         ("gs://bucket/model", "needs a package that is not installed: Please install gcsfs"),
     ],

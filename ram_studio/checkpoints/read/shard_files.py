@@ -56,7 +56,7 @@ def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
     at = f"{files.who}{printable(folder)}"
     if UNFINISHED in names:
         raise CheckpointError(
-            f"{at} is an unfinished merge in parts; once all parts are merged, run "
+            f"{at} is a merge in parts that is not finished; once all parts are merged, run "
             f"`ram-studio finish PLAN --out {shell_word(folder)}`."
         )
     if SINGLE_FILE in names:
