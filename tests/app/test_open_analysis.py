@@ -91,7 +91,7 @@ def test_public_uploads_are_compact_analyses_only(folder: Path, tmp_path: Path) 
         uploaded_analysis(str(whole), SPACE)
     assert str(whole.parent) not in str(caught.value), "no place of this machine"
     (tmp_path / "large.safetensors").write_bytes(bytes(4_000_001))
-    with pytest.raises(RamStudioError, match=r"at most 4\.00 MB"):
+    with pytest.raises(RamStudioError, match=r"larger than 4\.00 MB"):
         uploaded_analysis(str(tmp_path / "large.safetensors"), SPACE)
 
 

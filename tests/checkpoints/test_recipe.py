@@ -104,7 +104,7 @@ ONE = "base: b\nagents: {a: x}\n"
         (ONE + "tokenizer: z", "tokenizer is 'z'"),
         ("base: b\nagents: {a+b: x}", "agent name 'a+b'"),
         ("base: b\nagents: {'a,b': x}", "agent name"),
-        ("base: b\nagents: {base: x}", 'agent name "base" is reserved'),
+        ("base: b\nagents: {base: x}", 'agent name "base": this name is reserved'),
         (f"base: b\nagents: {{{'a' * 65}: x}}", "agent name"),
         ("base: b\nbase: c\nagents: {a: x}", "line 2: not valid YAML: 'base' appears twice"),
         ("base: b\nagents:\n  a: x\n  a: y", "line 4: not valid YAML: 'a' appears twice"),

@@ -47,7 +47,9 @@ def test_code_that_must_be_sealed_does_not_run_unsealed(monkeypatch, tmp_path):
     broken = tmp_path / "sandbox"
     shutil.copytree(switch.FOLDER, broken)
     seal = broken / "inside" / "seal.py"
-    seal.write_text(seal.read_text().replace('held["seccomp"] = ', 'held["seccomp"] = False and '))
+    text, found = seal.read_text(), 'layers["seccomp"] = '
+    assert found in text
+    seal.write_text(text.replace(found, found + "False and "))
     monkeypatch.setattr(switch, "FOLDER", broken)
     result = run_program("print('ran')")
     assert (result.outcome, result.output) == ("failed", "")

@@ -62,8 +62,8 @@ def read_foreign(path: Path, *, only_compact: bool = False) -> Analysis:
     most = MOST_COMPACT_BYTES if only_compact else MOST_ANALYSIS_BYTES
     if path.is_file() and path.stat().st_size > most:
         raise AnalysisError(
-            f"{printable(path.name)} has {shown_bytes(path.stat().st_size)}; the limit is "
-            f"{shown_bytes(most)}. Make it compact: ram-studio analysis compact."
+            f"{printable(path.name)} is larger than {shown_bytes(most)}, the limit. "
+            "Make it compact: ram-studio analysis compact."
         )
     with _AT_ONCE:
         analysis = load_analysis(path, only_compact=only_compact)
