@@ -90,7 +90,7 @@ def test_no_config_has_its_layers_or_labels_listed(model, read, name, is_inner):
     """A thousand million of them filled the memory before anything was looked at."""
     many = {name: 100_001, "layer_types": None}
     describe(model, **({"text_config": many} if is_inner else many))
-    with pytest.raises(EvaluationError, match=f"says {name} is 100,001. Models of up to 100,000"):
+    with pytest.raises(EvaluationError, match=f"has {name} 100,001; the limit is 100,000"):
         read(model)
 
 
@@ -141,7 +141,8 @@ def test_quantized_numbers_hold_no_more_weights_than_bits(model):
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ("{", "not a valid JSON file"),
+        ("{", r"config\.json is not valid JSON .*; download it again"),
+        (" " * 16_000_001, r"config\.json is larger than 16\.00 MB"),
         ('{"model_type": "no-such"}', r"type `no-such`.* \.\.\. Check that"),
     ],
 )

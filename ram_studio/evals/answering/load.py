@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.naming import layer_of
-from ram_studio.checkpoints.read.describe import shown_list
-from ram_studio.errors import EvalSettingsError, EvaluationError, Stopped
+from ram_studio.checkpoints.read.describe import printable, shown_list
+from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES, read_json_object
+from ram_studio.errors import CheckpointError, EvalSettingsError, EvaluationError, Stopped
 from ram_studio.evals.answering.engine import reason_of
 
 # Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
@@ -219,21 +220,24 @@ def load_config(folder: Path) -> Any:
 
 
 def _check_lists(folder: Path) -> None:
-    """Raise EvaluationError for a config of a hundred bytes that would fill the memory."""
+    """Raise EvaluationError for a config that would fill the memory, before transformers reads it.
+
+    A config of a hundred bytes can name millions of layers, and transformers lists each.
+    """
     try:
-        waiting = [json.loads((folder / "config.json").read_text("utf-8"))]
-    except (OSError, ValueError, RecursionError):
-        return  # transformers says what is wrong with it
-    while waiting:
-        part = waiting.pop()
-        values = part.items() if isinstance(part, dict) else ()
-        for name, value in values:
-            if isinstance(value, int) and value > MOST_LISTED and _LISTED.search(name):
+        parts = [read_json_object(folder / "config.json", "", limit=MAX_CONFIG_BYTES)]
+    except CheckpointError as error:
+        raise EvaluationError(str(error)) from error
+    while parts:
+        for name, value in parts.pop().items():
+            if isinstance(value, dict):
+                parts.append(value)
+            elif isinstance(value, int) and value > MOST_LISTED and _LISTED.search(name):
                 raise EvaluationError(
-                    f"{folder}/config.json says {name} is {value:,}. Models of up to "
-                    f"{MOST_LISTED:,} are read; choose another one."
+                    f"{folder}/config.json has {printable(name, 80)} "
+                    f"{printable(f'{value:,}', 40)}; the limit is {MOST_LISTED:,}. Choose another "
+                    "model."
                 )
-            waiting.append(value)
 
 
 def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
