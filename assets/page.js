@@ -147,13 +147,17 @@ const followButtons = () => {
   });
 };
 
-// Of Gradio's folds only the arrow tells whether they are open.
-const tellFolds = () => {
+// Gradio's folds show only by an arrow whether they are open: screen readers need the attribute.
+const markFolds = () => {
   const heads = document.getElementsByClassName("label-wrap");
-  const tell = () => {
-    for (const head of heads) head.setAttribute("aria-expanded", String(head.classList.contains("open")));
+  const mark = () => {
+    for (const head of heads) {
+      const isOpen = String(head.classList.contains("open"));
+      // Called in every frame of a drag, which opens none.
+      if (head.getAttribute("aria-expanded") !== isOpen) head.setAttribute("aria-expanded", isOpen);
+    }
   };
-  new MutationObserver(tell).observe(document.body, { subtree: true, childList: true, attributeFilter: ["class"] });
+  new MutationObserver(mark).observe(document.body, { subtree: true, childList: true, attributeFilter: ["class"] });
 };
 
 /** Go to a step as if its stepper button was clicked, with all effects. @param {string} step */
@@ -284,7 +288,7 @@ const start = () => {
   if (!entryStep()) mark("load");
   window.addEventListener("popstate", followEntry);
   followButtons();
-  tellFolds();
+  markFolds();
   const wanted = browserMemory.read("theme");
   if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {
     document.body.classList.toggle("dark", wanted === "dark");

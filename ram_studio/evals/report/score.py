@@ -71,9 +71,9 @@ class DomainScore:
     def of_clusters(marks: Iterable[tuple[Hashable, Sequence[bool]]]) -> DomainScore:
         """Return the score of answers, right or wrong, with what those that are alike share.
 
-        The error is the jackknife's beside two more clusters of the usual size, one all right and
-        one all wrong: few clusters, or such as are all right, would else hide it. Its factor for
-        few clusters goes out, so that clusters of one question count as many questions as they are.
+        The error is the jackknife's with two clusters of average size added, one all right and one
+        all wrong: few clusters, or clusters that are all right, would underestimate it. It is
+        scaled by (G - 1) / G, so that G clusters of one question each count as G questions.
         """
         clusters: dict[Hashable, list[bool]] = {}
         for cluster, own in marks:
@@ -116,8 +116,8 @@ class DomainScore:
     def interval_at(self, level: float) -> tuple[float, float]:
         """Return the interval of the score at a level such as 0.99; (0, 1) for n = 0.
 
-        It is Wilson's; with `effective_n`, which is an estimate, Agresti and Coull's wider one
-        between 0 and 1.
+        It is Wilson's. With `effective_n`, which is an estimate, it is Agresti and Coull's, which
+        is wider, unless the score is 0 or 1.
         """
         if not self.n:
             return 0.0, 1.0
