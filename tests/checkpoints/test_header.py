@@ -148,7 +148,7 @@ def _with_one_wrong_byte(position: int, value: int) -> bytes:
     ],
     ids=["bytes", "headers", "one wrong byte"],
 )
-@settings(max_examples=60)
+@settings(max_examples=130)
 @given(data=st.data())
 def test_any_file_is_refused_or_as_its_header_describes_it(tmp_path_factory, contents, data):
     path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"

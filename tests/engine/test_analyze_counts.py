@@ -89,7 +89,7 @@ def test_threads_and_blocks_do_not_change_an_analysis(tmp_path, agents):
     zoo = make_zoo(tmp_path, agents, shapes=BIG, shards=2)
     report = zoo.load()
     expected = analyze_report(report, threads=1)
-    for threads, groups in ((1, 1), (2, 1), (4, 2)):
+    for threads, groups in ((1, 1), (2, 1), (4, 2), (2, 64)):
         analysis = analyze_report(report, threads=threads, block_elements=groups * GROUP_ELEMENTS)
         assert_same_analysis(analysis, expected)
     if agents == 3:  # one epsilon by brute force, so that all of them are not equally wrong

@@ -37,7 +37,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
 def cut_differently(zoo: Zoo, tmp_path: Path, **changes: object) -> list[dict[str, bytes]]:
     """Return the folders' contents for several numbers of threads and sizes of blocks."""
     results = []
-    for threads, groups in ((1, 1), (2, 1), (4, 2), (2, 64)):
+    for threads, groups in ((1, 4), (1, 1), (2, 1), (4, 2), (2, 64)):
         out = tmp_path / f"out-{threads}-{groups}"
         merge(zoo.recipe(**changes), out, threads=threads, block_elements=groups * GROUP_ELEMENTS)
         results.append(contents(out))

@@ -91,7 +91,7 @@ def analysis(zoo: Zoo):
     return zoo.analyze(**CPU)
 
 
-@pytest.mark.parametrize("parts", [1, 3, 13])
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 13])
 def test_any_number_of_parts_gives_the_bytes_of_one_machine(zoo, good, parts, tmp_path):
     plan = make_plan(zoo.recipe(), parts, max_shard_bytes=SHARD)
     assert plan == make_plan(zoo.recipe(), parts, max_shard_bytes=SHARD)

@@ -91,43 +91,34 @@ def zoo(tmp_path_factory):
     return zoo.load(), {"fisher": {"files": str(fisher)}}
 
 
-EXACT = ("float32", "nearest")
-WAYS = [EXACT, ("bfloat16", "nearest"), ("bfloat16", "stochastic")]
-MORE_WAYS = [("float16", "nearest"), ("float16", "stochastic"), ("float32", "stochastic")]
-"""Of storing: rounding is measured alike for all methods with a rule, and for all others."""
-
-
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"slerp"}))  # it takes one agent
 def test_every_method_differs_from_the_rounding_of_every_dtype(zoo, method):
     report, settings = zoo
-    ways = WAYS + MORE_WAYS * (method in ("dare-ta", "wudi"))
-    shares = {
-        (dtype, rounding): measured(
-            report, method, settings.get(method), dtype=dtype, rounding=rounding
-        )
-        for dtype, rounding in ways
-    }
-    for way, (name, retained) in ((w, found) for w in ways for found in shares[w].items()):
-        parts = (
-            retained.unique
-            + retained.shared
-            + retained.lost_to_averaging
-            + retained.lost_to_epsilon
-        )
-        assert parts == pytest.approx(1.0)
-        whole = retained.unique + retained.boost + retained.shared + retained.rounding
-        assert retained.retained == pytest.approx(whole)
-        if "float32" in way:
-            assert abs(retained.rounding) < 1e-5, "own parts add up to the change"
-            assert abs(retained.interference_rounding) < 1e-5
-        # What the method does is the same, whatever it is stored in.
-        expected = shares[EXACT][name]
-        for of, by_rounding in (
-            ("retained", "rounding"),
-            ("interference", "interference_rounding"),
-        ):
-            found = getattr(retained, of) - getattr(retained, by_rounding)
-            assert found == pytest.approx(getattr(expected, of), abs=1e-3), (of, way)
+    told = measured(report, method, settings.get(method), dtype="float32")
+    for rounding in ("nearest", "stochastic"):
+        for dtype in CODES:
+            fields = {"dtype": dtype, "rounding": rounding}
+            for name, retained in measured(report, method, settings.get(method), **fields).items():
+                parts = (
+                    retained.unique
+                    + retained.shared
+                    + retained.lost_to_averaging
+                    + retained.lost_to_epsilon
+                )
+                assert parts == pytest.approx(1.0)
+                whole = retained.unique + retained.boost + retained.shared + retained.rounding
+                assert retained.retained == pytest.approx(whole)
+                if dtype == "float32":
+                    assert abs(retained.rounding) < 1e-5, "own parts add up to the change"
+                    assert abs(retained.interference_rounding) < 1e-5
+                # What the method does is the same, whatever it is stored in.
+                expected = told[name]
+                for of, by_rounding in (
+                    ("retained", "rounding"),
+                    ("interference", "interference_rounding"),
+                ):
+                    found = getattr(retained, of) - getattr(retained, by_rounding)
+                    assert found == pytest.approx(getattr(expected, of), abs=1e-3), (of, fields)
 
 
 @pytest.mark.parametrize("method", ["ties", "ram+"])

@@ -21,7 +21,6 @@ from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels import torch as kernels
 from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
 from ram_studio.algorithm.meters.part_factors import measured_factors, part_sums
-from ram_studio.algorithm.rounding import store
 from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe, recipe_yaml
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.merge import merge
@@ -69,16 +68,16 @@ def expected_element(rule: Rule, x: float, ys: list[float], survives: list[bool]
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    # Loops are compiled for each dtype: what drawing does is shown in one.
-    kind=st.sampled_from([("BF16", True), ("BF16", False), ("F32", False)]),
+    bfloat16=st.booleans(),
     elect=st.booleans(),
     weights=some_weights,
     is_normalized=st.booleans(),
     thresholds=st.none() | st.just((0.0, 1e-4, math.inf)),
+    is_drawn=st.booleans(),
 )
-def test_loops_and_torch_follow_the_rule(seed, kind, elect, weights, is_normalized, thresholds):
-    dtype, is_drawn = kind
-    bfloat16 = dtype == "BF16"
+def test_loops_and_torch_follow_the_rule(
+    seed, bfloat16, elect, weights, is_normalized, thresholds, is_drawn
+):
     base, agents = random_elements(seed, 90, 3, bfloat16)
     drawing = Drawing((np.uint64(1), np.uint64(2), np.uint64(3)), (1 << 51, 1 << 52, 0))
     rule = Rule(1e-5, (1.1, 1.0, 1.3), means(3), elect, weights=weights)
@@ -87,20 +86,18 @@ def test_loops_and_torch_follow_the_rule(seed, kind, elect, weights, is_normaliz
     rule = rule._replace(
         thresholds=thresholds if elect else None, drawing=drawing if is_drawn else None
     )
-    arithmetic = "float32" if bfloat16 else "float64"
+    kind = "float32" if bfloat16 else "float64"
     stored, others = base, tuple(agents)
     if bfloat16:
         stored, *others = ((a.view(np.uint32) >> 16).astype(np.uint16) for a in (base, *agents))
-    # What the loops store of bfloat16 is what torch's values round to.
-    merged = np.empty(90, "uint16" if bfloat16 else "float64")
-    pattern, voters = np.empty((2, 90), np.uint8)
-    how = {"voters": voters} if elect or is_drawn else {}
-    assert cpu.merge(rule, stored, tuple(others), merged, pattern, arithmetic=arithmetic, **how)
+    merged, pattern = np.empty(90, kind), np.empty(90, np.uint8)
+    voters = np.empty(90, np.uint8)
+    how = {"arithmetic": kind, "voters": voters} if elect or is_drawn else {"arithmetic": kind}
+    assert cpu.merge(rule, stored, tuple(others), merged, pattern, **how)
     voters = voters if elect or is_drawn else pattern
     x, ys = torch.from_numpy(base), torch.from_numpy(agents)
-    found = kernels.merge(rule, x, ys, arithmetic=arithmetic)
-    values = found.values.numpy()
-    assert (store(values, dtype) if bfloat16 else values).tobytes() == merged.tobytes()
+    found = kernels.merge(rule, x, ys, arithmetic=kind)
+    assert found.values.numpy().tobytes() == merged.tobytes()
     assert found.active.tolist() == pattern.tolist()
     for i in range(90):
         alive = [
@@ -108,8 +105,8 @@ def test_loops_and_torch_follow_the_rule(seed, kind, elect, weights, is_normaliz
             for key, cut in zip((1, 2, 3), drawing.cuts, strict=True)
         ]
         wanted = expected_element(rule, float(base[i]), agents[:, i].tolist(), alive)
-        assert values[i] == pytest.approx(wanted, rel=2**-20, abs=1e-8)
-    near = values.astype(np.float32)
+        assert merged[i] == pytest.approx(wanted, rel=2**-20, abs=1e-8)
+    near = merged.astype(np.float32)
     sums = cpu.measure(rule, base, tuple(agents), near, (pattern, voters), [0, 90])
     also = kernels.measure(x, ys, torch.from_numpy(near), found, [slice(0, 90)])
     if not is_drawn and rule.thresholds is None:  # else factors and shares[1] are one number

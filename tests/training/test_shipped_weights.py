@@ -48,10 +48,7 @@ def store(tmp_path_factory) -> Iterator[AnswerStore]:
         yield made
 
 
-# Of the other sets quick tests see that weights and record are those that were made together.
-@pytest.mark.parametrize("name", [
-    name if name == "shared-style" else pytest.param(name, marks=pytest.mark.slow) for name in SETS
-])  # fmt: skip
+@pytest.mark.parametrize("name", SETS)
 def test_scores_are_reproduced_item_by_item(name, store):
     shipped = record(name)
     seed = shipped["evaluation"]["seed"]
